@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 _MISSING = object()
-_BETWEEN = ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "NOT_TAKEN")  # instructions that say nothing about a name
+_BETWEEN = ("CACHE", "COPY", "PUSH_NULL", "EXTENDED_ARG", "NOT_TAKEN")  # instructions that say nothing about a name
 _NAMES = {"LOAD_GLOBAL": "name", "LOAD_NAME": "name", "LOAD_DEREF": "cell"}
 _WRITING = ("add", "append", "clear", "extend", "setdefault", "update")  # a log that grows does not change a function
 _VALUES = (bool, int, float, complex, str, bytes, None.__class__, np.generic, np.ndarray, jax.Array)
@@ -82,6 +82,30 @@ def generators_in(parts: Any) -> list[Any]:
             if value is random or isinstance(value, _GENERATORS):
                 found[id(value)] = value
     return [*found.values()]
+
+
+def numbers_in(parts: Any) -> dict[tuple[int, str], tuple[str, float]]:
+    """Returns the numbers that code of the user reads, and those in attributes of its objects, by name.
+
+    Args:
+        parts: as of `written_in`.
+
+    Returns:
+        (`id` of the function or object, expression) -> (its name with the expression, the number).
+    """
+    found = {}
+    for one in written_in(parts):
+        if isinstance(one, types.FunctionType):
+            read = globals_read(one, cells=True)
+        else:
+            read = _attribute(one, "__dict__") or {}
+        name = getattr(one, "__qualname__", type(one).__qualname__).rpartition("<locals>.")[2]
+        found |= {(id(one), key): (f"{key} of {name}", value) for key, value in read.items() if _is_number(value)}
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _named(function: types.FunctionType) -> list[Any]:

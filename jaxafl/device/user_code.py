@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.device.reads import INSTALLED, generators_in
+from jaxafl.device.reads import INSTALLED, generators_in, numbers_in
 from jaxafl.options import UserError
 
 _VALUES = (
@@ -25,6 +26,8 @@ _VALUES = (
 def traced_method(part: Any, owner: str, method: str, advice: str) -> Iterator[None]:
     """Explains errors of a user's method that the block calls while JAX traces it, and refuses draws on the host.
 
+    It warns of numbers that the method changes, such as a counter.
+
     Args:
         part: object with the method.
         owner: its kind and name, e.g. "the server fedbuff".
@@ -34,9 +37,11 @@ def traced_method(part: Any, owner: str, method: str, advice: str) -> Iterator[N
     Raises:
         ValueError: the method needs the value of a traced number, or draws from a generator of NumPy or Python.
     """
+    before = numbers_in(part)
     try:
         with refuse_host_draws(part, owner, advice):
             yield
+        _warn_of_changes(owner, method, before, numbers_in(part))
     except UserError:
         raise
     except _VALUES as error:
@@ -51,6 +56,16 @@ def traced_method(part: Any, owner: str, method: str, advice: str) -> Iterator[N
     except Exception as error:
         error.add_note(f"raised in `{method}` of {owner}, which is traced by JAX")
         raise
+
+
+def _warn_of_changes(owner: str, method: str, before: dict[Any, Any], after: dict[Any, Any]) -> None:
+    for key, (name, number) in after.items():
+        if key in before and before[key][1] != number:
+            warnings.warn(
+                f"`{method}` of {owner} changes {name} from {before[key][1]} to {number} while JAX traces it, which "
+                "happens once and not in every step. What changes belongs in a state (`init`)",
+                stacklevel=4,
+            )
 
 
 def like_given(owner: str, method: str, found: Any, given: Any) -> Any:

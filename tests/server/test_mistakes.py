@@ -169,6 +169,25 @@ def test_weights_are_one_number_for_each_arrival(weigh: Any, returned: str) -> N
         jax.eval_shape(lambda arrivals: mine().update(params, state, arrivals), arrivals)
 
 
+def test_a_counter_that_changes_while_update_is_traced_is_warned_of() -> None:
+    """It counts traces, not server steps."""
+    counter, log, kept = {"steps": 0}, [0], {"table": jnp.ones(2)}
+
+    class mine(Server):
+        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
+            counter["steps"] += 1
+            log.append(1)
+            kept["other"] = jnp.ones(3)
+            return Outcome(params, state)
+
+    arrivals = Arrivals(*(jnp.ones(2, bool), *[jnp.zeros(2)] * 3, {"w": jnp.ones((2, 3))}, None, *[jnp.ones(2)] * 6))
+    with pytest.warns(
+        UserWarning, match=r"server mine changes counter\['steps'\] of mine.update from 0 to 1"
+    ) as caught:
+        outcome_of(mine(), {"w": jnp.zeros(3)}, (), arrivals)
+    assert len(caught) == 1
+
+
 def test_an_optimiser_is_one_of_optax() -> None:
     class mine(OptaxServer):
         def optimizer_of(self, rate: Any) -> Any:
