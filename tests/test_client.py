@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -240,3 +241,25 @@ def test_weight_decay_is_the_optimisers_own_where_it_has_one() -> None:
     )
     start = np.asarray(START, np.float32)
     np.testing.assert_allclose(np.asarray(decayed), np.asarray(plain) - 0.1 * 0.5 * start, rtol=1e-5)
+
+
+def test_replaced_options_of_the_optimiser_take_effect() -> None:
+    """`dataclasses.replace` passes the present hyperparameters beside them."""
+    client = Client(learning_rate=0.1, momentum=0.5, steps=2)
+    assert dataclasses.replace(client, learning_rate=0.3).hyperparameters == {"learning_rate": 0.3, "momentum": 0.5}
+    assert dataclasses.replace(client, steps=3).hyperparameters == client.hyperparameters
+    scheduled = dataclasses.replace(client, learning_rate=optax.constant_schedule(0.2), nesterov=True)
+    assert scheduled.hyperparameters == {"momentum": 0.5} and [*dict(scheduled.switches)] == [
+        "learning_rate",
+        "nesterov",
+    ]
+    again = dataclasses.replace(scheduled, learning_rate=0.4)
+    assert again.hyperparameters == {"learning_rate": 0.4, "momentum": 0.5} and again.switches == (("nesterov", True),)
+    fedopt = dataclasses.replace(server.fedopt(optax.adam, 1.0, b1=0.8), b1=0.5, learning_rate=0.5)
+    assert (fedopt.hyperparameters, fedopt.learning_rate) == ({"b1": 0.5}, 0.5)
+    rates = dataclasses.replace(client, learning_rate=[0.1, 0.2]).hyperparameters["learning_rate"]
+    np.testing.assert_array_equal(rates, [0.1, 0.2])
+    with pytest.raises(TypeError, match="sgd has no option rate"):
+        dataclasses.replace(client, rate=0.3)
+    with pytest.raises(TypeError, match="the optimiser is made already, and takes no learning_rate"):
+        dataclasses.replace(Client(optax.sgd(0.1), steps=1), learning_rate=0.3)

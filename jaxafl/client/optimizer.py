@@ -72,6 +72,10 @@ class Optimised(Part):
             construct(self, *args, **given)
             if "hyperparameters" not in given:  # copies and rebuilt pytrees have them already
                 self._adopt(more)
+            elif more:  # of `dataclasses.replace`, which passes the present ones, too
+                present = dict(self.switches) | self.hyperparameters
+                object.__setattr__(self, "hyperparameters", {})
+                self._adopt(present | more)
 
         parameters = list(inspect.signature(construct).parameters.values())
         shown = [

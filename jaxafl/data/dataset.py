@@ -14,8 +14,9 @@ from jaxafl.data.federated import FederatedData, kind_of_sample, kind_of_target
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing, check_scale
-from jaxafl.data.stored import client_arrays, gather_stored
+from jaxafl.data.stored import client_arrays, gather_stored, rows_of_clients
 from jaxafl.data.targets import as_targets, check_range, quantile_bins, require_classes
+from jaxafl.device.user_code import host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
 
 _ROWS = 65_536  # samples checked per block, which bounds the memory of the check
@@ -141,7 +142,12 @@ class Dataset(Summarised):
         seed = check_whole(self.name, "seed", seed, least=0, most=None)
         check_choice(self.name, "test", test, ("shared", "per_client"))
         labels = self.y if quantiles is None else quantile_bins(self.name, self.y, quantiles)
-        clients = partitioner.split(labels, self.users, np.random.default_rng(seed))
+        with host_draws(partitioner) as drawn:
+            clients = partitioner.split(labels, self.users, np.random.default_rng(seed))
+        about = f"the partition {getattr(partitioner, 'name', type(partitioner).__name__)}"
+        if drawn:
+            raise UserError(f"{about} draws from {drawn[0]}, which `seed` does not set. Draw by the `rng` of `split`")
+        clients = rows_of_clients(about, clients)
         arrays, counts = client_arrays(self.x, self.y, clients)
         if empty := int(np.sum(counts == 0)):
             remedy = getattr(partitioner, "remedy", functools.partial(Partition.remedy, partitioner))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -49,6 +49,27 @@ def divided_arrays(arrays: Any, counts: np.ndarray, shares: int) -> Any:
     return {"x": x, "y": arrays["y"][rows], "index": filled(1), "offset": filled(2)}
 
 
+def rows_of_clients(about: str, clients: Any) -> Sequence[np.ndarray]:
+    """Returns the rows of each client that a partition gave; raises `TypeError` unless these are lists of integers.
+
+    Args:
+        about: the partition, for the message.
+        clients: result of its `split`.
+    """
+    if isinstance(clients, ClientRows):
+        return clients
+    listed = [*clients] if isinstance(clients, Iterable) and not isinstance(clients, Mapping | str) else [None]
+    kept = {id(rows): np.asarray(rows) for rows in listed}  # clients may share one array
+    for client, rows in enumerate(kept[id(rows)] for rows in listed):
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            given = f"{rows.dtype}{[*rows.shape]}" if rows.ndim else f"{clients!r:.100}"
+            raise TypeError(
+                f"{about}: split must return a list with the rows of each client, integers as in [np.arange(30), "
+                f"np.arange(30, 60)]; client {client} got {given}"
+            )
+    return [kept[id(rows)] for rows in listed]
+
+
 def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
     """Builds the arrays that `gather_stored` reads, without copies or padding per client.
 
@@ -62,7 +83,6 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
 
     Raises:
         ValueError: a row is outside the data, or all clients hold 2^31 samples or more, which int32 cannot address.
-        TypeError: rows are not integers.
     """
     listed = clients.counts if isinstance(clients, ClientRows) else [len(rows) for rows in clients]
     counts = np.array(listed, np.int64)
@@ -78,14 +98,10 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple
 
 
 def _check_rows(index: np.ndarray, clients: Sequence[np.ndarray], samples: int) -> None:
-    """Raises an error if a partition's rows, all in `index`, are not integers in [0, samples)."""
-    if index.dtype.kind in "iu" and (not index.size or (index.min() >= 0 and index.max() < samples)):
+    """Raises an error if a partition's rows, all in `index`, are not in [0, samples)."""
+    if not index.size or (index.min() >= 0 and index.max() < samples):
         return
     for client, rows in enumerate(map(np.asarray, clients)):
-        if rows.size and rows.dtype.kind not in "iu":
-            raise TypeError(
-                f"a partition gives each client integer rows of its samples; client {client} got {rows.dtype}"
-            )
         if rows.size and (rows.min() < 0 or rows.max() >= samples):
             raise ValueError(
                 f"a partition gave client {client} rows {rows.min()}..{rows.max()} of {samples} samples "

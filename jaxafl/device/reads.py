@@ -93,7 +93,7 @@ def numbers_in(parts: Any) -> dict[tuple[int, str], tuple[str, float]]:
     Returns:
         (`id` of the function or object, expression) -> (its name with the expression, the number).
     """
-    found = {}
+    found: dict[tuple[int, str], tuple[str, float]] = {}
     for one in written_in(parts):
         if isinstance(one, types.FunctionType):
             read = globals_read(one, cells=True)

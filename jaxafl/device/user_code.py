@@ -111,17 +111,28 @@ def refuse_host_draws(part: Any, owner: str, advice: str) -> Iterator[None]:
         owner: its kind and name, for the message.
         advice: the source of random numbers that the part has.
     """
-    generators = [np.random, *generators_in(part)]
+    with host_draws(part) as drawn:
+        yield
+    if drawn:
+        raise UserError(
+            f"{owner} draws from {drawn[0]} while it is traced, so that its numbers are constants of the program, the "
+            f"same for every client, step and seed. Draw by jax.random and {advice}, or draw outside of it"
+        )
+
+
+@contextlib.contextmanager
+def host_draws(part: Any) -> Iterator[list[str]]:
+    """Yields a list, which after the block has the names of the generators from which the block has drawn.
+
+    Args:
+        part: as of `refuse_host_draws`.
+    """
+    generators, drawn = [np.random, *generators_in(part)], []
     before = [pickle.dumps(_state(one)) for one in generators]
-    yield
+    yield drawn
     for one, state in zip(generators, before, strict=True):
         if pickle.dumps(_state(one)) != state:
-            name = getattr(one, "__name__", None) or f"a random number generator ({type(one).__qualname__})"
-            raise UserError(
-                f"{owner} draws from {name} while it is traced, so that its numbers are constants of the "
-                f"program, the same for every client, step and seed. Draw by jax.random and {advice}, or draw outside "
-                "of it"
-            )
+            drawn.append(getattr(one, "__name__", None) or f"a random number generator ({type(one).__qualname__})")
 
 
 def _state(generator: Any) -> Any:

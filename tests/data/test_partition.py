@@ -244,3 +244,52 @@ def test_a_user_can_write_a_partitioner():
     assert federated.counts.tolist() == [1, 9]
     assert federated.description["partition"] == "first_and_rest"
     assert federated.description["partition_seed"] == 4
+
+
+@pytest.mark.parametrize(
+    ("split", "error", "message"),
+    [
+        (
+            lambda rng: [np.arange(12) < 6, np.arange(12) >= 6],
+            TypeError,
+            r"the partition mine: .*client 0 got bool\[12\]",
+        ),
+        (lambda rng: [np.arange(6), np.arange(6.0, 12.0)], TypeError, r"integers as in .*; client 1 got float64\[6\]"),
+        (lambda rng: np.arange(12) % 2, TypeError, r"a list with the rows of each client, .*got array\(\[0, 1, 0"),
+        (lambda rng: None, TypeError, "client 0 got None"),
+        (lambda rng: {0: np.arange(12)}, TypeError, r"client 0 got {0: array"),
+        (lambda rng: [np.arange(6), np.arange(6, 13)], ValueError, r"client 1 rows 6..12 of 12 samples"),
+        (
+            lambda rng: np.array_split(np.random.permutation(12), 2),
+            ValueError,
+            r"mine draws from numpy\.random, which `s",
+        ),
+        (
+            lambda rng: np.array_split(OTHER.permutation(12), 2),
+            ValueError,
+            r"mine draws from a random number generator \(",
+        ),
+    ],
+)
+def test_a_split_of_ones_own_gives_a_list_of_rows_and_follows_the_seed(split, error, message):
+    class mine(data.Partition):
+        def split(self, labels, users, rng):
+            return split(rng)
+
+    x, y = np.ones((12, 2), np.float32), np.arange(12) % 3
+    dataset = data.Dataset("points", x, y, x[:3].copy(), y[:3].copy(), 3, data.cast())
+    with pytest.raises(error, match=message):
+        dataset.partition(mine())
+
+
+OTHER = np.random.default_rng(0)
+
+
+def test_a_split_may_be_of_lists_arrays_or_a_generator():
+    class mine(data.Partition):
+        def split(self, labels, users, rng):
+            return (list(range(start, start + 4)) for start in (0, 4, 8))
+
+    x, y = np.ones((12, 2), np.float32), np.arange(12) % 3
+    dataset = data.Dataset("points", x, y, x[:3].copy(), y[:3].copy(), 3, data.cast())
+    assert dataset.partition(mine()).counts.tolist() == [4, 4, 4]
