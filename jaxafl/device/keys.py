@@ -30,6 +30,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PER_CLIENT = 0xFFFFFFFF  # run counter of draws that occur once per client
 
 
+@enum.unique
 class Purpose(enum.IntEnum):
     """Purpose of a stream of draws, part of every key."""
 
@@ -40,8 +41,9 @@ class Purpose(enum.IntEnum):
     DOWNLOAD = 6  # success of a download: counters (client, tick)
     STALE = 7  # the age of a version: counters (round, place)
     OPENING = 9  # seconds between starts at a rate: counter (start)
+    WINDOW = 11  # seconds between server steps at random times: counter (window)
     LOST = 8  # failure of an upload whose run ends: counters (client, run)
-    HOURS = 9  # the time zone of a client outside whose hours it is not drawn: counter (client)
+    HOURS = 10  # the time zone of a client outside whose hours it is not drawn: counter (client)
     BATCH = 4  # mini-batches, dropout, augmentation: counters (client, run), then (local step, ...)
 
 
