@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.clock.contract import Delivery
-from jaxafl.options import Number, number
+from jaxafl.client import Client
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, norm
 from jaxafl.server.scheduled import Rate
 
@@ -38,6 +39,8 @@ class throttle(Server):
         first_radius: τ > 0, radius around the side information a of first updates; `None` for no clipping.
         later_radius: λ > 0, largest norm of later updates; `None` for no clipping.
         side_radius: G > 0, largest norm of a; `None` for no bound.
+        beyond: first updates with ‖Δ - a‖ > τ. `"clip"`: d = a + clip(Δ - a, τ). `"truncate"`: d = a, the paper's
+            centred truncation.
 
     References:
         Otsuka et al., THROTTLE, 2026, Algorithm 1. Checked against the paper.
@@ -48,12 +51,17 @@ class throttle(Server):
     first_radius: Number | None = number(default=None, above=0)
     later_radius: Number | None = number(default=None, above=0)
     side_radius: Number | None = number(default=None, above=0)
+    beyond: Literal["clip", "truncate"] = static(default="clip")
 
     requires = Delivery.KINDS | Delivery.CONTINUOUS
     accepts = Delivery.STALE
     references = ("otsuka2026",)
     single = True
     meanings: ClassVar[dict[str, str]] = {"times_in_round": "earlier updates c_i of the client in this round"}
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        if self.beyond != "clip" and self.first_radius is None:
+            raise ValueError(f"throttle: beyond={self.beyond!r} needs a radius around a: give first_radius=τ")
 
     def init(self, params: Tree, samples: Array) -> THROTTLEState:
         nothing = jax.tree.map(jnp.zeros_like, params)
@@ -68,6 +76,9 @@ class throttle(Server):
         near = delta
         if self.first_radius is not None:
             apart = jax.tree.map(jnp.subtract, delta, state.side)
+            if self.beyond == "truncate":
+                within = norm(apart) <= self.first_radius
+                apart = jax.tree.map(lambda leaf: jnp.where(within, leaf, 0), apart)
             near = jax.tree.map(jnp.add, state.side, _clipped(apart, self.first_radius))
         step = optax.tree.where(is_first, near, _clipped(delta, self.later_radius))
         power = jnp.asarray(self.base, arrivals.loss.dtype) ** times
