@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,12 @@ class Preset(NamedTuple):
 
 
 def ringmaster(
-    clients: int, durations: Duration, *, max_staleness: int, learning_rate: Number = 0.1, stop: bool = True
+    clients: int,
+    durations: Duration,
+    *,
+    max_staleness: int | Literal["sqrt"],
+    learning_rate: Number = 0.1,
+    stop: bool = True,
 ) -> Preset:
     """Builds Ringmaster ASGD: asynchronous SGD that applies no gradient with τ >= R.
 
@@ -41,7 +46,7 @@ def ringmaster(
     Args:
         clients: N, which all train all the time.
         durations: duration of a run in simulated seconds.
-        max_staleness: R >= 1. Theory: max(1, ⌈σ²/ε⌉). 1 keeps fresh gradients only.
+        max_staleness: R >= 1. Theory: max(1, ⌈σ²/ε⌉). 1 keeps fresh gradients only. `"sqrt"`: R_t = ⌊√(t + 1)⌋.
         learning_rate: η. Theory: min(1/(2RL), ε/(4Lσ²)).
         stop: stop runs whose staleness reaches R (Algorithm 2), or ignore their gradients (Algorithm 1).
 

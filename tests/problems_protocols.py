@@ -136,9 +136,11 @@ def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, l
     return pick
 
 
-def openings(seed: int, rate: float, interval: str, count: int = 4000) -> list[float]:
-    """The times of starts at a rate, by the draws of the clock."""
+def openings(
+    seed: int, rate: float, interval: str, count: int = 4000, purpose: Purpose = Purpose.OPENING
+) -> list[float]:
+    """The times of starts at a rate, or of the ends of windows, by the draws of the clock."""
     if interval == "constant":
         return [start / rate for start in range(1, count + 1)]
-    gaps = -np.log1p(-draws(seed, Purpose.OPENING, np.arange(count))) / rate
+    gaps = -np.log1p(-draws(seed, purpose, np.arange(count))) / rate
     return list(np.cumsum(gaps))

@@ -41,7 +41,7 @@ def check_room(clock: Any, num_clients: int, least: int) -> None:
 
 
 def check_bound(clock: Any) -> None:
-    """Raises `ValueError` if `max_staleness`, `on_bound` and `rate` of a clock contradict its other options."""
+    """Raises `ValueError` if `max_staleness`, `on_bound`, windows or rate contradict other options, or lack one."""
     if clock.on_bound != "refuse" and clock.max_staleness is None:
         raise ValueError(f"{clock.name}: on_bound={clock.on_bound!r} needs a bound: give max_staleness=R")
     if clock.on_bound == "wait" and clock.period is not None:
@@ -49,6 +49,10 @@ def check_bound(clock: Any) -> None:
             f"{clock.name}: period={clock.period} ends a server step at its time, but on_bound='wait' waits for late "
             "runs: give buffer=M instead of the period, or on_bound='refuse' or 'stop'"
         )
+    if clock.windows != "constant" and clock.period is None:
+        raise ValueError(f"{clock.name}: windows={clock.windows!r} needs their mean length: give period=P")
+    if clock.interval != "poisson" and clock.rate is None:
+        raise ValueError(f"{clock.name}: interval={clock.interval!r} needs starts at a rate: give rate=r")
     if clock.on_bound == "stop" and (clock.before_step or clock.start_skew):
         raise ValueError(
             f"{clock.name}: on_bound='stop' restarts clients from the newest version, but before_step=True and "

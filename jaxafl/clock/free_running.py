@@ -18,7 +18,7 @@ from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.event_loop import Event, State, Verdict
 from jaxafl.clock.events import Events
 from jaxafl.clock.hours import check_hours, nth, prepare_hours, within_hours
-from jaxafl.clock.openings import Interval, Opening, first_opening
+from jaxafl.clock.openings import Interval, Opening, end_of, first_opening, first_window, next_window
 from jaxafl.clock.starts import is_lost, recorded_or
 from jaxafl.clock.weights import by_samples, check_weights, draws_by_weight, weights_of
 from jaxafl.device.keys import Key
@@ -30,7 +30,7 @@ Array = jax.Array
 class Rules(NamedTuple):
     """State of the protocol."""
 
-    windows: Array | None  # index of the next window's end
+    window: Array | Opening | None  # next window
     key: Key | None  # of the schedule, if uploads may fail
     hours: Any  # result of `prepare_hours`
     opening: Opening | None  # next start, if they come at a rate
@@ -63,6 +63,7 @@ class free_running(Events):
             arrive meanwhile.
         period: seconds P of server steps at P, 2P, ..., which take all updates that have arrived since the last one, or
             none; `None` for steps by `buffer` only. If both are given, the server also steps once M have arrived.
+        windows: seconds between these steps. `"constant"`: P. `"poisson"`: exponential, with mean P (AREA).
         max_arrivals: most arrivals of one server step, with `period` or `on_bound="wait"`. More are an error. `None`
             is M with `period` and `buffer`, and N otherwise.
         lost: probability that an upload fails, a number or an array [N]. The run takes its time and is not trained;
@@ -93,6 +94,7 @@ class free_running(Events):
     max_staleness: int | Literal["sqrt"] | None = static(default=None, kw_only=True)
     on_bound: Literal["refuse", "stop", "wait"] = static(default="refuse", kw_only=True)
     period: Number | None = number(default=None, kw_only=True, above=0)
+    windows: Interval = static(default="constant", kw_only=True)
     max_arrivals: int | None = static(default=None, kw_only=True)
     lost: Number | None = number(default=None, kw_only=True, least=0, below=1, per_client=True)
     hours: Duration | None = dataclasses.field(default=None, kw_only=True)
@@ -199,10 +201,10 @@ class free_running(Events):
         return weights_of(self, num_clients)
 
     def begin(self, key: Key, num_clients: int) -> Rules:
-        windows = None if self.period is None else jnp.int32(1)
+        window = None if self.period is None else first_window(self.period, self.windows, key)
         opening = None if self.rate is None else first_opening(self.rate, self.interval, key)
         hours = prepare_hours(self.hours, key, num_clients)
-        return Rules(windows, None if self.lost is None else key, hours, opening)
+        return Rules(window, None if self.lost is None else key, hours, opening)
 
     def next_start(self, rules: Rules) -> Array | None:
         return None if rules.opening is None else rules.opening.time
@@ -235,10 +237,10 @@ class free_running(Events):
         return version - self._bound(version) if self.on_bound == "stop" else None
 
     def alarm(self, rules: Rules) -> Array | None:
-        return None if rules.windows is None else rules.windows * jnp.asarray(self.period, jnp.float64)
+        return None if rules.window is None else end_of(rules.window, self.period)
 
     def rings(self, rules: Rules) -> Rules:
-        return rules._replace(windows=jnp.asarray(rules.windows) + 1)
+        return rules._replace(window=next_window(cast(Any, rules.window), self.period))
 
     def replaced(self, takes: Array, closes: Array) -> Array:
         if self.rate is not None:

@@ -17,9 +17,9 @@ class area(Server):
     """AREA: x ← x + (1/N) Σ_{i arrived} (x_i - y_i), then y_i ← x_i, with y_i = x_0 at first.
 
     y_i is the last model that client i sent, so x is the mean of all y. A fast client replaces its share instead of
-    adding to it, so unequal speeds do not bias the model. The paper's server steps at exponential times, which no clock
-    here draws; `free_running(period=P)` or `free_running(buffer=M)` groups arrivals. Keeps one model per client.
-    Checked against the code of APPFL.
+    adding to it, so unequal speeds do not bias the model. The paper's server steps at exponential times:
+    `free_running(concurrency=N, period=P, windows="poisson")`. Other arrivals are our extension. Keeps one model per
+    client. Checked against the code of APPFL.
 
     References:
         Iakovidou and Kim, "Asynchronous federated stochastic optimization for heterogeneous objectives under arbitrary

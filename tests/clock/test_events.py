@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from jaxafl import clock
 from jaxafl.clock import Schedule
 from jaxafl.clock import schedule as run_clock
+from jaxafl.device.keys import Purpose
 from tests.oracle import clock_events as oracle
 from tests.problems_protocols import KINDS, durations, lookup, losses, openings, picks
 from tests.variants import slow_but
@@ -83,6 +84,9 @@ DRAWN_CASES = CASES | {
 }
 AT_A_RATE = {
     "poisson": {"rate": 1.4},
+    "poisson, in windows of exponential length, lost": {
+        "rate": 1.4, "period": 1.5, "windows": "poisson", "lost": 0.3, "max_arrivals": 60,
+    },
     "constant, in windows, lost": {"rate": 1.0, "interval": "constant", "period": 1.5, "lost": 0.3, "max_arrivals": 60},
     "weighted, wait": {
         "rate": 2.5, "interval": "constant", "buffer": 2, "max_staleness": 1, "on_bound": "wait", "max_arrivals": 60,
@@ -124,9 +128,10 @@ def check_rate(name: str, kind: str, seed: int) -> None:
     times = durations(np.random.default_rng(seed), CLIENTS, 400, kind)
     made = clock.free_running(concurrency=concurrency, durations=clock.recorded(times), **options)
     found = run_clock(made, CLIENTS, 1, STEPS, seed)
+    ends = openings(seed, 1 / 1.5, made.windows, purpose=Purpose.WINDOW) if "exponential" in name else made.period
     log = oracle.bounded(
         CLIENTS, lookup(times), STEPS, in_flight=concurrency, buffer=made.buffer, bound=made.max_staleness,
-        how=made.on_bound, period=made.period, is_lost=losses(seed, options.get("lost", 0.0)),
+        how=made.on_bound, period=ends, is_lost=losses(seed, options.get("lost", 0.0)),
         pick=picks(seed, options.get("weights")), openings=openings(seed, options["rate"], made.interval),
     )  # fmt: skip
     assert_log(found, log, tolerance=1e-12)  # the logarithms of the intervals differ in their last bits
@@ -315,6 +320,8 @@ def test_staleness_sums_to_the_identity_without_refusals() -> None:
         ({"before_step": True, "max_staleness": 2, "on_bound": "stop"}, "give on_bound='refuse'"),
         ({"concurrency": None}, "give concurrency=M_c"),
         ({"rate": 0.0}, "rate must be > 0"),
+        ({"windows": "poisson"}, "windows='poisson' needs their mean length: give period=P"),
+        ({"interval": "constant"}, "interval='constant' needs starts at a rate: give rate=r"),
         ({"rate": 1.0, "dispatch": "step"}, "leave these out, or the rate"),
         ({"max_staleness": "root"}, "max_staleness must be one of None, 'sqrt' or a whole number"),
         ({"max_staleness": 0}, "max_staleness must be at least 1"),

@@ -134,14 +134,17 @@ def bounded(
     buffer: int | None = 1,
     bound: int | Callable[[int], int] | None = None,
     how: str = "refuse",
-    period: float | None = None,
+    period: float | Sequence[float] | None = None,
     is_lost: Callable[[int, int], bool] = lambda client, run: False,
     dispatch: str = "arrival",
     in_flight: int | None = None,
     pick: Callable[[int, list[int]], int] | None = None,
     openings: Sequence[float] = (),
 ) -> Log:
-    """Steps by a buffer, by windows or both, with a bound on staleness; `pick(start, idle)` draws a client."""
+    """Steps by a buffer, by windows (of one length, or that end at given times) or both, with a bound on staleness.
+
+    `pick(start, idle)` draws a client.
+    """
     fleet, taken, windows = Fleet(num_clients, duration, in_flight, pick, openings), [], [1]
     at: Callable[[int], Any] = bound if callable(bound) else lambda version: bound
 
@@ -150,7 +153,11 @@ def bounded(
         taken.clear()
         windows[0] += 1
 
-    alarm = (lambda: math.inf) if period is None else lambda: windows[0] * period
+    def alarm() -> float:
+        if period is None:
+            return math.inf
+        return windows[0] * period if isinstance(period, float | int) else period[windows[0] - 1]
+
     for run in fleet.instants(alarm, ring):
         if len(fleet.log.steps) >= server_steps:
             return fleet.log

@@ -69,17 +69,21 @@ def clip(v: np.ndarray, radius: float | None) -> np.ndarray:
 
 
 class Throttle:
-    """Algorithm 1, with centred clipping of first updates."""
+    """Algorithm 1, with centred clipping or truncation of first updates."""
 
-    def __init__(self, q: float, tau: float | None, lam: float | None, bound: float | None) -> None:
-        self.q, self.tau, self.lam, self.bound = q, tau, lam, bound
+    def __init__(
+        self, q: float, tau: float | None, lam: float | None, bound: float | None, truncates: bool = False
+    ) -> None:
+        self.q, self.tau, self.lam, self.bound, self.truncates = q, tau, lam, bound, truncates
         self.counts, self.side, self.first = np.zeros(CLIENTS, int), np.zeros(len(START)), []
 
     def __call__(self, x: np.ndarray, clients: list[int], deltas: list[np.ndarray], kinds: list[int]) -> np.ndarray:
         (client,), (delta,) = clients, deltas
         if self.counts[client] == 0:
             self.first.append(delta)
-            x = x + ETA / CLIENTS * (self.side + clip(delta - self.side, self.tau))
+            near = clip(delta - self.side, self.tau)
+            far = self.truncates and not np.array_equal(near, delta - self.side)
+            x = x + ETA / CLIENTS * (self.side + (0 if far else near))
         else:
             x = x + ETA / self.q ** self.counts[client] * clip(delta, self.lam)
         self.counts[client] += 1
@@ -186,6 +190,10 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         (server.throttle(ETA, 2.0, **RADII), clock.rounds_until_all(durations=DURATIONS)),
         lambda: Throttle(2.0, *RADII.values()),
     ),
+    "throttle, truncated": (
+        (server.throttle(ETA, 2.0, **RADII, beyond="truncate"), clock.rounds_until_all(durations=DURATIONS)),
+        lambda: Throttle(2.0, *RADII.values(), truncates=True),
+    ),
     "ringleader": (
         (server.ringleader(ETA), clock.ringleader(durations=DURATIONS, max_arrivals=256)),
         lambda: Ringleader(CLIENTS, len(START), ETA),
@@ -198,6 +206,15 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     ),
     "windows": (
         (server.fedbuff(ETA, "none"), clock.free_running(concurrency=4, durations=DURATIONS, period=0.7, lost=0.2)),
+        lambda: mean,
+    ),
+    "windows of exponential length": (
+        (
+            server.fedbuff(ETA, "none"),
+            clock.free_running(
+                concurrency=4, durations=DURATIONS, period=0.7, windows="poisson", lost=0.2, max_arrivals=20
+            ),
+        ),
         lambda: mean,
     ),
     "at a rate, weighted": (
@@ -241,6 +258,7 @@ def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
         "basgd",
         "naive_optimal",
         "fedvarp",
+        "windows of exponential length",
     )
     ragged = isinstance(vars(schedule)["client"], Ragged)
     assert result.sizes["arrival"] == (schedule.taken.max() if ragged else schedule.mask.shape[1])
