@@ -127,7 +127,8 @@ def host_draws(part: Any) -> Iterator[list[str]]:
     Args:
         part: as of `refuse_host_draws`.
     """
-    generators, drawn = [np.random, *generators_in(part)], []
+    generators = [np.random, *generators_in(part)]
+    drawn: list[str] = []
     before = [pickle.dumps(_state(one)) for one in generators]
     yield drawn
     for one, state in zip(generators, before, strict=True):
