@@ -113,8 +113,10 @@ class Part:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = in_order(self.name, field.name, getattr(self, field.name))
-            if type(value) in (list, tuple):
-                value = as_array(self.name, field.name, value) if not bounds_of(field).static else _as_tuples(value)
+            if bounds_of(field).static:  # JAX compares them, and a number of NumPy with a tuple gives an array
+                value = _as_plain(value)
+            elif type(value) in (list, tuple):
+                value = as_array(self.name, field.name, value)
             object.__setattr__(self, field.name, kept(value))
 
     if not typing.TYPE_CHECKING:  # else type checkers would allow every attribute
@@ -273,5 +275,9 @@ def _same(value: Any, default: Any) -> bool:
     return value is default or (isinstance(value, int | float | str) and value == default)
 
 
-def _as_tuples(values: Any) -> Any:
-    return tuple(map(_as_tuples, values)) if type(values) in (list, tuple) else values
+def _as_plain(value: Any) -> Any:
+    """Returns lists as tuples, and numbers of NumPy and JAX as those of Python."""
+    if type(value) in (list, tuple):
+        return tuple(map(_as_plain, value))
+    number = isinstance(value, np.generic | np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer)
+    return value.item() if number and value.ndim == 0 and value.dtype.kind in "biuf" else value
