@@ -16,6 +16,7 @@ from jaxafl.device import as_arrays
 from jaxafl.engine.problem import _stack
 from jaxafl.options import UserError
 from jaxafl.options.checks import as_array
+from jaxafl.options.part import _as_plain
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, np.uint32(2**32 - 1), np.int64(7)])
@@ -91,3 +92,5 @@ def test_whole_numbers_of_numpy_and_jax_are_those_of_python_in_static_options() 
         assert jax.tree.structure(client) != jax.tree.structure(afl.Client(learning_rate=0.1, steps=[1, 2, 3]))
         assert type(afl.clock.free_running(durations=afl.clock.uniform(1, 2), buffer=number).buffer) is int
     assert afl.upload.top_k(share=np.float32(0.5)).share == 0.5
+    key = jax.random.key(0)
+    assert _as_plain([key, np.str_("a"), np.float64(0.5)]) == (key, "a", 0.5)

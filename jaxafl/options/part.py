@@ -280,4 +280,5 @@ def _as_plain(value: Any) -> Any:
     if type(value) in (list, tuple):
         return tuple(map(_as_plain, value))
     number = isinstance(value, np.generic | np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer)
-    return value.item() if number and value.ndim == 0 and value.dtype.kind in "biuf" else value
+    kind = getattr(value.dtype, "kind", None) if number and value.ndim == 0 else None  # keys have none
+    return value.item() if kind in ("b", "i", "u", "f") else value
