@@ -25,7 +25,10 @@ def checked(make: Callable[P, Model]) -> Callable[P, Model]:
     @functools.wraps(make)
     def construct(*args: P.args, **kwargs: P.kwargs) -> Model:
         check_keywords(make.__name__, kwargs, signature.parameters)
-        given, kinds = signature.bind(*args, **kwargs), typing.get_type_hints(make)
+        try:
+            given, kinds = signature.bind(*args, **kwargs), typing.get_type_hints(make)
+        except TypeError as error:
+            raise TypeError(f"{make.__name__}: {error}; its options are {', '.join(signature.parameters)}") from None
         for name, value in given.arguments.items():
             if kinds[name] is int:
                 given.arguments[name] = check_whole(make.__name__, name, value)

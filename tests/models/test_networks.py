@@ -83,6 +83,7 @@ def test_smallest_image_of_cnn_asyncfeded():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: models.mlp(), "mlp: missing a required argument: 'num_classes'; its options are num_classes, hidden"),
         (lambda: models.logistic(0), "num_classes .* got 0"),
         (lambda: models.mlp(10, hidden=(20, -1)), "hidden .* got -1"),
         (lambda: models.mlp(10, hidden=5), r"hidden must be a list of widths, for example \(200, 200\), got 5"),
