@@ -20,6 +20,13 @@ COLLECTIVE = re.compile(r" (all-reduce|all-gather|all-to-all|collective-permute|
 STEPS = 12
 OF_MANY = ("fedavg", "fadas", "ca2fl")  # cases of more than two devices, for which the others compile for minutes
 # cases of every way to run: sums, a store of updates, rows of clients, and models of clients
+VARIANTS = (
+    "ringmaster without stops",
+    "basgd, mean",
+    "throttle, clipped",
+    "throttle, truncated",
+    "windows of exponential length",
+)
 EVERY_WAY = ("fadas", "fedasync", "ca2fl", "scaffold", "quafl", "asyncfeded")
 
 
@@ -185,7 +192,7 @@ def protocols(devices: int) -> dict[str, Any]:
     jax.config.update("jax_enable_x64", True)
     problem, found = quadratic(), dict[str, Any]()
     for name, (pair, _) in CASES.items():
-        if name in ("ringmaster without stops", "basgd, mean", "throttle, clipped"):  # variants
+        if name in VARIANTS:
             continue
         sim = afl.Simulation(problem.data, problem.model, GRADIENT, *pair)
         shared = sim.run(STEPS, eval_every=5, devices=devices)
