@@ -125,7 +125,7 @@ class compass(Clock):
     def next(self, state: State, workload: Workload) -> tuple[State, ServerStep]:
         """Advances to the next server step, or until a row of arrivals of it is full."""
         size = self.entries(workload.num_clients)
-        step = ServerStep(state.now, jnp.zeros(size, bool), blank_runs(size), advances=jnp.bool_(False))
+        step = ServerStep(state.now, jnp.zeros(size, bool), blank_runs(size))
 
         def advance(carry: tuple[State, ServerStep, Array]) -> tuple[State, ServerStep, Array]:
             state, step, _ = carry
@@ -137,12 +137,12 @@ class compass(Clock):
             state = jax.lax.fori_loop(0, settled.astype(jnp.int32), lambda _, s: self._event(s), state)
             stepping = _stepping(state)
             state, step = _take(state, step)
-            step = step._replace(advances=stepping & ~_stepping(state))
             return state, step, stepping | (state.starts.fault.code > 0)
 
         state, step, _ = jax.lax.while_loop(lambda carry: ~carry[2], advance, (state, step, jnp.bool_(False)))
-        version = state.version + jnp.asarray(step.advances)
-        return state._replace(version=version), step._replace(time=state.now)
+        ends = ~_stepping(state) & (state.starts.fault.code == 0)
+        step = step._replace(time=state.now, advances=ends if size < workload.num_clients else None)
+        return state._replace(version=state.version + ends), step
 
     def _start(self, state: State) -> State:
         """Starts the first client that is due, from the newest version."""

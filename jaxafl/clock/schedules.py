@@ -79,11 +79,13 @@ class Clockwork:
 
     def advance(self, count: int) -> Schedule:
         """Computes the schedule of the next `count` server steps."""
-        if not self.user_defined and self.clock.entries(self.num_clients) < self.clock.capacity(self.num_clients):
+        several = self.clock.entries(self.num_clients) < self.clock.capacity(self.num_clients)
+        if several and not self.user_defined:
             return self._advance_in_rows(count)
         with self._computing():
             arguments = (self.numbers, self.workload, self.state, on_device(np.int32(count)))
-            program, _ = compiled(_scan, (shared_size(count),), arguments, donate=(2,), whole=self.clock.event_by_event)
+            whole = self.clock.event_by_event and not several  # what gathers rows of one step is not small
+            program, _ = compiled(_scan, (shared_size(count),), arguments, donate=(2,), whole=whole)
             if self.user_defined:
                 self.state, *outputs = self._interruptible(program, arguments, count)
             else:

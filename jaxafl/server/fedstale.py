@@ -23,11 +23,13 @@ Array = jax.Array
 
 
 class FedStaleState(NamedTuple):
-    """Remembered updates, their weighted sum, and the weights of the clients."""
+    """Remembered updates, their weighted sum, the weights of the clients, and their numbers of server steps."""
 
     table: Rows  # h_i, the last update of client i, 0 before the first
     mean: Tree  # Σ_i α_i h_i, shaped like the parameters
     weights: Array  # float [N], α_i
+    steps: Array  # int32, server steps
+    counts: Array  # int32 [N], server steps in which client i took part
 
 
 class fedstale(Server):
@@ -43,8 +45,10 @@ class fedstale(Server):
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         memory: weight β of the remembered updates, in [0, 1].
         participation: probabilities p_i, in (0, 1], a number or one per client. `None` uses n/N on `synchronous` with n
-            clients drawn uniformly without replacement, also if their draws are recorded. Other clocks need a value.
+            clients drawn uniformly without replacement, also if their draws are recorded. Other clocks need a value or
+            `estimate`.
         weights: weights α_i of the clients. `"samples"`: n_i / Σ n over all clients. `"uniform"`: 1/N.
+        estimate: if True, p_i is the share of the server steps, this one included, in which client i has taken part.
 
     References:
         Rodio and Neglia, "FedStale: leveraging stale client updates in federated learning", ECAI 2024.
@@ -54,6 +58,7 @@ class fedstale(Server):
     memory: Number = number(default=0.5, least=0, most=1)
     participation: Number | None = number(default=None, above=0, most=1, per_client=True)
     weights: Literal["samples", "uniform"] = static(default="samples")
+    estimate: bool = static(default=False)
     table: Any = recording(default=None)  # float [N], p_i
 
     accepts = Delivery.STALE | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
@@ -63,10 +68,13 @@ class fedstale(Server):
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         whole = isinstance(clock, synchronous) and clock.order_free  # rounds with all of their runs
         drawn = whole and not getattr(clock, "replacement", False) and not draws_by_weight(clock)
-        if self.participation is None and not drawn:
+        if self.estimate and self.participation is not None:
+            raise ValueError("fedstale: estimate=True and participation are both given; expected one of them")
+        if self.participation is None and not drawn and not self.estimate:
             raise ValueError(
                 f"fedstale: participation=None on the clock {clock.name} is unknown; expected the probability with "
-                "which a client takes part in a server step. Give participation=..., a number or one per client"
+                "which a client takes part in a server step. Give participation=..., a number or one per client, or "
+                "estimate=True"
             )
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedstale, Client]:
@@ -78,13 +86,20 @@ class fedstale(Server):
     def init(self, params: Tree, samples: Array) -> FedStaleState:
         nothing = jax.tree.map(jnp.zeros_like, params)
         size = samples if self.weights == "samples" else jnp.ones_like(samples)
-        return FedStaleState(Rows.filled(nothing, samples.shape[0]), nothing, size / jnp.sum(size))
+        counts = jnp.zeros(samples.shape[0], jnp.int32)
+        table = Rows.filled(nothing, samples.shape[0])
+        return FedStaleState(table, nothing, size / jnp.sum(size), jnp.int32(0), counts)
 
     def update(self, params: Tree, state: FedStaleState, arrivals: Arrivals) -> Outcome:
         entered = enter(state.table, arrivals, arrivals.delta)
         weight = jnp.where(arrivals.mask, state.weights[arrivals.client], 0)
-        fresh = entered.change(weight / jnp.asarray(self.table, weight.dtype)[arrivals.client], self.memory)
+        takes_part = jnp.zeros_like(state.counts).at[arrivals.client].max(arrivals.mask.astype(jnp.int32))
+        counts, steps = state.counts + takes_part, state.steps + 1
+        known = jnp.asarray(counts if self.estimate else self.table, weight.dtype)
+        known = known / steps if self.estimate else known
+        probability = jnp.where(arrivals.mask, known[arrivals.client], 1)
+        fresh = entered.change(weight / probability, self.memory)
         step = stepped(fresh, self.memory, state.mean)
         mean = jax.tree.map(jnp.add, state.mean, entered.change(weight))
-        after = FedStaleState(entered.table, mean, state.weights)
+        after = FedStaleState(entered.table, mean, state.weights, steps, counts)
         return Outcome(stepped(params, self.learning_rate, step), after, weights=weight)

@@ -80,22 +80,29 @@ class FedStale:
 
     Args:
         alpha: Weights of the clients, [N].
-        p: Participation probabilities, [N].
+        p: Participation probabilities, [N]; `None` for the share of steps so far in which the client has arrived.
         beta: In [0, 1].
         dim: Number of parameters.
         eta: Server rate.
     """
 
-    def __init__(self, *, alpha: Sequence[float], p: Sequence[float], beta: float, dim: int, eta: float = 1.0) -> None:
-        self.alpha, self.p, self.beta, self.eta = np.asarray(alpha), np.asarray(p), beta, eta
+    def __init__(
+        self, *, alpha: Sequence[float], p: Sequence[float] | None, beta: float, dim: int, eta: float = 1.0
+    ) -> None:
+        self.alpha, self.p, self.beta, self.eta = np.asarray(alpha), p, beta, eta
+        self.steps, self.arrived = 0, np.zeros(len(alpha))
         self.h = np.zeros((len(alpha), dim))
         self.info = StepInfo(eta=eta)
 
     def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
         step = self.beta * self.alpha @ self.h
+        self.steps += 1
+        for i in {update.client for update in arrivals}:
+            self.arrived[i] += 1
+        p = self.arrived / self.steps if self.p is None else self.p
         for update in arrivals:
             i = update.client
-            step = step + self.alpha[i] / self.p[i] * (update.delta - self.beta * self.h[i])
+            step = step + self.alpha[i] / p[i] * (update.delta - self.beta * self.h[i])
         for update in arrivals:
             self.h[update.client] = update.delta
         return np.asarray(x + self.eta * step)

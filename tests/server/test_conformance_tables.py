@@ -134,6 +134,10 @@ ROUNDS: dict[str, tuple[Any, Callable[[], Any]]] = {
         server.fedstale(0.8),
         lambda: FedStale(alpha=SAMPLES / SAMPLES.sum(), p=[0.5] * CLIENTS, beta=0.5, dim=3, eta=0.8),
     ),
+    "fedstale, estimate": (
+        server.fedstale(0.8, estimate=True),
+        lambda: FedStale(alpha=SAMPLES / SAMPLES.sum(), p=None, beta=0.5, dim=3, eta=0.8),
+    ),
     "fedvarp": (
         afl.presets.fedvarp(3, constant(0)).server,
         lambda: FedStale(alpha=[1 / CLIENTS] * CLIENTS, p=[0.5] * CLIENTS, beta=1.0, dim=3),
@@ -142,7 +146,7 @@ ROUNDS: dict[str, tuple[Any, Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but(ROUNDS, "fednova"))
+@pytest.mark.parametrize("name", slow_but(ROUNDS, "fednova", "fedstale, estimate"))
 def test_servers_of_rounds_follow_their_references(name: str) -> None:
     """Clients with 1 to 6 local steps, in cohorts of three."""
     mine, theirs = ROUNDS[name]

@@ -264,6 +264,10 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda: with_server("fedstale", "bernoulli", server.fedstale()),
         "participation=None on the clock bernoulli is unknown.*a number or one per client",
     ),
+    "fedstale of two probabilities": (
+        lambda: with_server("fedstale", "synchronous", server.fedstale(participation=0.5, estimate=True)),
+        "estimate=True and participation are both given",
+    ),
     "fedstale with repeated draws": (
         lambda: simulation(
             "fedstale", synchronous(cohort=3, replacement=True, durations=constant(1)), server=server.fedstale()
