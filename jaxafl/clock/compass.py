@@ -268,12 +268,20 @@ def _take(state: State, step: ServerStep) -> tuple[State, ServerStep]:
         )
         return state, enter(step, run, True)
 
+    def replaced(state: State) -> Array:
+        """Returns True if the first late client's update is replaced by its update as a member."""
+        arrived, number = read((state.runs.arrived, state.grouping.number), jnp.maximum(state.taken[1].first, 0))
+        return (number == state.closed) & (arrived <= state.now)
+
     def late(carry: tuple[State, ServerStep]) -> tuple[State, ServerStep]:
         state, step = carry
         members, queue = state.taken
-        run, arrived, number = read((state.general, state.runs.arrived, state.grouping.number), queue.first)
-        replaced = (number == state.closed) & (arrived <= state.now)  # by the client's update as a member
-        return state._replace(taken=(members, queue.rest(state.behind[1]))), enter(step, run, ~replaced)
+        step = enter(step, read(state.general, queue.first), ~replaced(state))
+        return state._replace(taken=(members, queue.rest(state.behind[1]))), step
+
+    def some_late(carry: tuple[State, ServerStep]) -> Array:
+        state, step = carry
+        return (state.taken[1].first >= 0) & (~jnp.all(step.mask) | replaced(state))
 
     carry = jax.lax.while_loop(lambda c: (c[0].taken[0].first >= 0) & ~jnp.all(c[1].mask), member, (state, step))
-    return jax.lax.while_loop(lambda c: (c[0].taken[1].first >= 0) & ~jnp.all(c[1].mask), late, carry)
+    return jax.lax.while_loop(lambda c: (c[0].taken[0].first < 0) & some_late(c), late, carry)
