@@ -156,8 +156,9 @@ class aced(ace):
     """ACED: x ← x - η (1/|A|) Σ_{i in A} g_i at every arrival, A = {i : t - s_i <= τ_max}, g_i the last gradient of i.
 
     It is `ace` without the gradients of clients that have been silent for long. An empty A changes nothing. The
-    authors' loop steps after every N arrivals; their paper, and this server, at every arrival. Checked against the
-    first author's code, in which we take the method called BDA for ACED.
+    authors' loop steps after every N arrivals, as this server does on `free_running(buffer=N)`, where ages count these
+    steps; their paper steps at every arrival. Checked against the first author's code, in which we take the method
+    called BDA for ACED.
 
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
