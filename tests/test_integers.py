@@ -84,9 +84,9 @@ def test_seeds_of_64_bits_are_whole_in_a_result(seeds: list[int], tmp_path: Any)
     assert [int(seed) for seed in afl.load(tmp_path / "sweep.nc").seed] == seeds
 
 
-def test_whole_numbers_of_numpy_and_jax_are_those_of_python_in_static_options() -> None:
+def test_whole_numbers_of_numpy_are_those_of_python_in_static_options() -> None:
     """JAX compares static options of two clients: 2 of NumPy and a tuple were an array of answers."""
-    for number in (np.int64(2), np.int32(2), np.array(2), jnp.int32(2), 2):
+    for number in (np.int64(2), np.int32(2), 2):
         client = afl.Client(learning_rate=0.1, steps=number, batch_size=number)
         assert type(client.steps) is type(client.batch_size) is int
         assert jax.tree.structure(client) != jax.tree.structure(afl.Client(learning_rate=0.1, steps=[1, 2, 3]))

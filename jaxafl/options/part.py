@@ -276,9 +276,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _as_plain(value: Any) -> Any:
-    """Returns lists as tuples, and numbers of NumPy and JAX as those of Python."""
+    """Returns lists as tuples, and numbers of NumPy as those of Python; arrays without axes are refused later."""
     if type(value) in (list, tuple):
         return tuple(map(_as_plain, value))
-    number = isinstance(value, np.generic | np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer)
-    kind = getattr(value.dtype, "kind", None) if number and value.ndim == 0 else None  # keys have none
-    return value.item() if kind in ("b", "i", "u", "f") else value
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind in "biuf" else value

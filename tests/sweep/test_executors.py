@@ -160,7 +160,7 @@ def test_bad_executors(how: dict[str, Any], kind: type[Exception], message: str,
 
 
 def test_something_that_cannot_be_shipped(tmp_path: pathlib.Path) -> None:
-    callback = afl.callbacks.Callback()
+    callback = Fragile(tmp_path)
     callback.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"cannot be sent to other processes .*lock.*inside the function"):
         afl.sweep(simulation(), AXES, STEPS, folder=tmp_path, executor=Here(), callbacks=callback)
