@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -112,9 +112,9 @@ class Scheduled:
                 self.computed[key] = member.simulation.compute_schedule(self.limited(place).server_steps, member.seed)
         return self.computed[key]
 
-    def bytes(self) -> Iterator[int]:
+    def bytes(self, places: Iterable[int]) -> Iterator[int]:
         """Yields, for one member of each program, the bytes of its kept versions and of its rows per client."""
-        for place in {program: place for place, (program, _) in enumerate(self.shared)}.values():
+        for place in {self.shared[place][0]: place for place in places}.values():
             one = self.members[place].simulation
             schedule = self.of(place)
             rows = one.data.num_clients if one.server.needs.client_rows or one.server.needs.client_models else 0

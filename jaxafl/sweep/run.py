@@ -172,13 +172,14 @@ def sweep(
         kept = pods.one_by_one(lambda: SweepFolder.begun(*how))
     batches = work.schedules.batches(together, max(1, len(chosen)), jax.process_count())
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
-        for place in range(len(work.members)):
+        left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
+        for place in left:
             work.schedules.of(place)
     about = f"sweep of {len(work.members)}", server_steps * len(batches)
     with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
         if executor is None:
             with pods.failing():
-                count = at_once(devices, chosen, work.schedules.bytes())
+                count = at_once(devices, chosen, work.schedules.bytes(left))
                 local = pods.local_batches(batches)
                 ended = _run_batches(work, local, kept, DeviceExecutor(chosen, count), reporter, interrupts)
             parts = pods.all_gather_objects(ended)

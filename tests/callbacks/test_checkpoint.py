@@ -457,6 +457,13 @@ def test_folders_of_runs_and_sweeps_are_told_apart(tmp_path: pathlib.Path) -> No
         sim.run(4, folder=tmp_path / "sweep")
 
 
+def test_a_finished_sweep_computes_no_schedule(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulation()
+    first = afl.sweep(sim, {"seed": [0, 1]}, 4, folder=tmp_path)
+    monkeypatch.delattr(afl.Simulation, "compute_schedule")
+    assert_same(afl.sweep(sim, {"seed": [0, 1]}, 4, folder=tmp_path), first)
+
+
 @pytest.mark.slow
 def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None:
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
