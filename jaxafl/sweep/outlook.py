@@ -66,7 +66,9 @@ def outlook(
     work = Work(first, varied, server_steps, every, seed, together, speed, first.recording(), ())
     batches = work.schedules.batches(together, max(1, len(chosen)))
     separate = max(map(len, batches)) == 1 or len(chosen) < 2  # else all devices share each batch
-    count = workers if workers > 1 else at_once(devices, chosen, work.schedules.bytes(range(len(work.members)))) if separate else 1
+    count = workers
+    if workers == 1 and separate:
+        count = at_once(devices, chosen, work.schedules.bytes(range(len(work.members))))
     count = min(len(batches), count)
     concurrent = count if workers == 1 and len(chosen) < 2 else 1  # threads of a CPU slow each other down
     executions = [work.execution(places) for places in batches[:concurrent]]
