@@ -252,6 +252,13 @@ def test_files_without_checksums_are_loaded(grid: xr.Dataset, tmp_path: pathlib.
     assert (afl.load(path).accuracy == 0.5).all()
 
 
+@pytest.mark.slow
+def test_selected_members_and_means_can_be_saved(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
+    for part in (grid.where(grid.failed_step < 0), grid.mean("seed", keep_attrs=True)):  # `arrived` has numbers then
+        results.save(part, tmp_path / "part.nc")
+        xr.testing.assert_equal(afl.load(tmp_path / "part.nc").accuracy, part.accuracy)
+
+
 def test_a_damaged_file_is_named(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     sim.run(2, save=tmp_path / "result.nc")
     whole = (tmp_path / "result.nc").read_bytes()

@@ -154,8 +154,9 @@ class FederatedData(Summarised):
     def with_validation(self, share: float, seed: int = 0) -> FederatedData:
         """Returns a copy with ⌊share · n_i⌋ training samples of every client held out, drawn at random.
 
-        Each client keeps at least one sample. Evaluations then also report `validation_loss` and every metric of the
-        model with this prefix, such as `validation_accuracy` or `validation_rmse`.
+        Each client keeps at least one sample, and clients that hold the same samples hold out the same ones.
+        Evaluations then also report `validation_loss` and every metric of the model with this prefix, such as
+        `validation_accuracy` or `validation_rmse`.
 
         Args:
             share: share of the samples, in (0, 1).

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.form import Gather
+from jaxafl.data.stored import gather_stored, stored_rows
 from jaxafl.options import UserError, check_number, check_whole
 
 MOST_CLIENTS = 10_000
@@ -46,6 +47,8 @@ def held_out(
 ) -> tuple[np.ndarray, Gather, Any, HeldOut]:
     """Holds out ⌊share · n_i⌋ samples of each client, drawn without replacement; each keeps at least one.
 
+    Clients that hold the same samples hold out the same ones.
+
     Args:
         name: name of the dataset, for messages.
         counts: int [N], samples of each client.
@@ -72,7 +75,11 @@ def held_out(
         raise UserError(f"{name}: {counts.sum()} samples are too many to hold some out, at most {2**31 - 1}")
     client = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     start = np.cumsum(counts) - counts
-    drawn = np.lexsort((np.random.default_rng(seed).random(len(client)), client))  # a random order within each client
+    rng = np.random.default_rng(seed)
+    rows = stored_rows(arrays, counts) if gather is gather_stored else np.arange(len(client))
+    shared = np.bincount(rows).max() > 1  # then all clients of a sample draw one number for it
+    numbers = rng.random(rows.max() + 1)[rows] if shared else rng.random(len(client))
+    drawn = np.lexsort((numbers, client))  # a random order within each client
     position = (drawn - start[client]).astype(np.int32)
     out = np.arange(len(client)) - start[client] >= kept[client]
     remaining = {"all": arrays, "position": position[~out], "start": (np.cumsum(kept) - kept).astype(np.int32)}

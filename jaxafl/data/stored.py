@@ -49,6 +49,19 @@ def divided_arrays(arrays: Any, counts: np.ndarray, shares: int) -> Any:
     return {"x": x, "y": arrays["y"][rows], "index": filled(1), "offset": filled(2)}
 
 
+def stored_targets(gather: Any, arrays: Any) -> np.ndarray:
+    """Returns all training targets of data with this gather and arrays, held-out ones too; none if not stored."""
+    while (inner := getattr(gather, "gather", None)) is not None:  # `with_validation` wraps
+        gather, arrays = inner, arrays["all"]
+    return arrays["y"][arrays["index"]] if gather is gather_stored else np.zeros(0, np.int32)
+
+
+def stored_rows(arrays: Any, counts: np.ndarray) -> np.ndarray:
+    """Returns the rows of all clients' samples, int [sum counts], in arrays that `gather_stored` reads."""
+    first = np.asarray(arrays["offset"], np.int64) - (np.cumsum(counts) - counts)
+    return arrays["index"][np.repeat(first, counts) + np.arange(counts.sum())]
+
+
 def rows_of_clients(about: str, clients: Any) -> Sequence[np.ndarray]:
     """Returns the rows of each client that a partition gave; raises `TypeError` unless these are lists of integers.
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxafl.client import Client, begin, check_sent, first_memory, first_shared, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.stored import stored_targets
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.key_leaves import check_draws, unpack
 from jaxafl.device.keys import seed_key
@@ -162,7 +163,9 @@ def _state_of(model: Model, data: FederatedData) -> Any:
             raise ValueError(f"training samples are {_described(x)}, test samples {samples}")
         with recorded_classes(y) as outputs:
             _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
-        most = int(np.max(data.y_test, initial=-1))
+        most = int(
+            max(np.max(labels, initial=-1) for labels in (data.y_test, stored_targets(data.gather, data.arrays)))
+        )
         if outputs and min(outputs) <= most:
             raise UserError(
                 f"the model {model.name} tells {min(outputs)} classes apart, but labels of {data.name} go up to "

@@ -13,6 +13,8 @@ from jaxafl.models.model import Array, Batch, Outputs, mean_per_example, record_
 from jaxafl.options import UserError, shown
 
 _OF_ERRORS = (optax.squared_error, optax.l2_loss, optax.huber_loss, optax.log_cosh)
+_OF_SIGNS = (optax.hinge_loss, optax.losses.perceptron_loss)  # their targets are -1 and 1
+_BINARY = (*_OF_SIGNS, optax.sigmoid_focal_loss)
 
 
 def sigmoid_cross_entropy(logits: Array, batch: Batch) -> Outputs:
@@ -81,10 +83,15 @@ def of_optax(loss: Callable[..., Any]) -> Callable[[Any, Batch], Any] | None:
         return same[loss]
 
     def of_batch(predictions: Any, batch: Batch) -> Any:
-        targets = batch.y
-        whole = jnp.issubdtype(targets.dtype, jnp.integer)
-        if not (whole and getattr(predictions, "shape", ())[:-1] == targets.shape):  # one score per class
+        targets, shape = batch.y, getattr(predictions, "shape", ())
+        whole, binary = jnp.issubdtype(targets.dtype, jnp.integer), _function(loss) in _BINARY
+        per_class = whole and not binary and shape[:-1] == targets.shape and shape[-1] > 1
+        if not per_class:
             predictions, targets = _paired(_name(loss), predictions, targets)
+        if whole and (binary or per_class):
+            record_classes(batch.y, shape[-1] if per_class else 2)
+        if _function(loss) in _OF_SIGNS:
+            targets = jnp.where(targets > 0, 1, -1)
         losses = loss(_wide(predictions), targets)
         return mean_per_example(losses) if getattr(losses, "ndim", 0) else losses
 

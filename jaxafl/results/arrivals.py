@@ -107,7 +107,9 @@ def renewed(result: xr.Dataset) -> xr.Dataset:
         result = result.rename({"local_training": "client"})
     if "run_index" not in result and "run" in result and "client_id" in result:
         result = result.rename({"run": "run_index"})
-    if "client_id" not in result or result.get("arrived") is None or result["arrived"].dtype.kind == "b":
+    if "client_id" not in result or "arrived" not in result or "arrived_at" in result:
+        return result
+    if result["arrived"].dtype.kind == "b":
         return result
     mask = result["client_id"] >= 0
     renamed = result.rename({field: name for field, name in _TIMES.items() if field in result})

@@ -54,6 +54,18 @@ def test_every_sample_is_trained_on_or_held_out(share: float, seed: int) -> None
     np.testing.assert_array_equal(again.validation.position, apart.position)
 
 
+def test_clients_of_one_pool_hold_out_the_same_samples() -> None:
+    x = np.arange(40.0)[:, None]
+    data = afl.data.Dataset("pool", x, np.arange(40) % 3, x[:3], np.arange(3), 3, afl.data.cast())
+    changed = data.partition(afl.data.iid_shared(3, samples=20)).with_validation(0.25)
+    kept = [set(samples(changed, client, 15)) for client in range(3)]
+    assert kept[0] == kept[1] == kept[2] and len(kept[0]) == 15
+    apart = changed.validation
+    assert apart is not None
+    held, _ = held_out.gather_held_out(changed.gather, changed.arrays, apart.client, apart.position)
+    assert not kept[0] & set(np.asarray(held)[:, 0].tolist())
+
+
 def test_invalid_shares_to_hold_out_raise() -> None:
     data = pooled()
     with pytest.raises(ValueError, match=r"a share of 0\.05 holds out no sample of any client \(the largest has 12\)"):

@@ -123,6 +123,11 @@ def test_a_network_with_too_few_outputs_is_refused_before_compilation() -> None:
     afl.Simulation(data, model, client, afl.server.fedavg(), clock).check()  # a loss that changes the labels may
     model = from_linen(nn.Dense(2))
     with pytest.raises(
-        ValueError, match=r"Dense tells 2 classes apart, but labels of synthetic.* go up to 8: .* 10 outp"
+        ValueError, match=r"Dense tells 2 classes apart, but labels of synthetic.* go up to 9: .* 10 outp"
     ):
         afl.Simulation(data, model, client, afl.server.fedavg(), clock).check()
+    x, y = np.zeros((8, 3)), np.arange(8) % 4  # the test set lacks the largest labels
+    data = afl.data.from_arrays(x, y, np.arange(8) // 4, x_test=x[:2], y_test=y[:2])
+    for one in (data, data.with_validation(0.25)):
+        with pytest.raises(ValueError, match=r"2 classes apart, but labels of arrays go up to 3: .* 4 outp"):
+            afl.Simulation(one, model, client, afl.server.fedavg(), clock).check()

@@ -131,6 +131,19 @@ def test_losses_of_optax_that_take_classes():
     np.testing.assert_allclose(found, optax.softmax_cross_entropy(logits, shares.y), rtol=1e-6)
 
 
+@pytest.mark.parametrize("loss", [optax.hinge_loss, optax.losses.perceptron_loss, optax.sigmoid_focal_loss])
+def test_binary_losses_of_optax_take_classes_and_one_score(loss):
+    scores = jnp.asarray(np.random.default_rng(0).normal(size=(4, 1)))
+    classes = labelled([0, 1, 1, 0])
+    targets = classes.y if loss is optax.sigmoid_focal_loss else 2 * classes.y - 1
+    expected = [loss(score, target) for score, target in zip(scores[:, 0], targets, strict=True)]
+    for given in (classes, labelled(targets.astype(float))):
+        for predictions in (scores, scores[:, 0]):
+            np.testing.assert_allclose(check_loss("test", loss)(predictions, given), expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="Give the last layer 1 output"):
+        check_loss("test", loss)(jnp.zeros((4, 4)), classes)
+
+
 def test_low_precision_of_predictions_does_not_reach_the_loss():
     outputs = check_loss("test", "squared_error")(jnp.full(3, 1.5, jnp.bfloat16), labelled([1.0, 2.0, 1.001]))
     assert outputs.loss.dtype == jnp.float32
