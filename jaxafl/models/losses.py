@@ -83,7 +83,8 @@ def of_optax(loss: Callable[..., Any]) -> Callable[[Any, Batch], Any] | None:
         return same[loss]
 
     def of_batch(predictions: Any, batch: Batch) -> Any:
-        targets, shape = batch.y, getattr(predictions, "shape", ())
+        targets = batch.y
+        shape: tuple[int, ...] = getattr(predictions, "shape", ())
         whole, binary = jnp.issubdtype(targets.dtype, jnp.integer), _function(loss) in _BINARY
         per_class = whole and not binary and shape[:-1] == targets.shape and shape[-1] > 1
         if not per_class:
