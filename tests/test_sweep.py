@@ -148,6 +148,17 @@ def test_lockstep_of_rounds(sim: afl.Simulation) -> None:
 
 
 @pytest.mark.slow
+def test_attackers_in_lockstep_know_only_what_has_arrived(sim: afl.Simulation) -> None:
+    attack = afl.attack.alie(clients=[0, 1, 2], knowledge="delivered")
+    clock = afl.clock.free_running(concurrency=6, durations=afl.clock.uniform(1, 5))
+    attacked, seeds = dataclasses.replace(sim, clock=clock, attack=attack), [0, 1, 2]
+    schedules = [attacked.schedule(60, seed) for seed in seeds]
+    execution = lockstep([attacked.problem(seed) for seed in seeds], schedules, 60, Speed(8))
+    for seed, trained in zip(seeds, run_to_end(execution, 60, 60, Hook(), time.perf_counter()), strict=True):
+        same(attacked.result(trained, seed), attacked.run(60, eval_every=60, seed=seed))
+
+
+@pytest.mark.slow
 def test_lockstep_of_clients_with_different_numbers_of_steps(sim: afl.Simulation) -> None:
     ragged = dataclasses.replace(sim, client=afl.Client(optax.sgd, learning_rate=0.01, epochs=1, batch_size=16))
     seeds = [4, 5]

@@ -168,7 +168,7 @@ def as_on_an_accelerator() -> Iterator[list[Made]]:
     """Programs are made as for an accelerator, not compiled, and listed with their arguments."""
     made: list[Made] = []
 
-    def compile_(self: Execution, function: Any, kinds: Any, constant: Any) -> Execution:
+    def compile_(self: Execution, function: Any, constant: Any) -> Execution:
         arguments = (*constant, self.state, *[np.int32(0)] * 3)
         made.append((functools.partial(function, self.program), arguments, jax.config.read("jax_enable_x64")))
         return self

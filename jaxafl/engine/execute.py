@@ -85,9 +85,9 @@ def advance(
             row = buffers.read(steps, number)
             row = row._replace(write_slot=jnp.where(taken, row.write_slot, scratch))
             new, _, info = server_step(row, number, state)
-            for name in ("model", "server", "failure", "average"):
-                pair = getattr(new, name), getattr(state, name)
-                new = new._replace(**{name: jax.tree.map(lambda a, b: jnp.where(taken, a, b), *pair)})
+            others = new._replace(ring=state.ring)  # the ring's write went to the scratch slot
+            kept = jax.tree.map(lambda a, b: b if a is b else jnp.where(taken, a, b), others, state)
+            new = kept._replace(ring=new.ring)
             where = jnp.where(taken, number - first_step, program.loops.steps_per_call)
             record = Records(info, taken=taken)
             return new, jax.tree.map(lambda leaf, value: leaf.at[where].set(value, mode="drop"), records, record)
