@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.options import UserError
 
 Gather = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array]]
 
@@ -44,7 +45,13 @@ class DataForm:
         """Returns preprocessed training samples of one client; traceable. See `FederatedData.fetch`."""
         x, y = self.gather(arrays, client, positions)
         if self.preprocessing.augment is not None:
-            x = jax.vmap(self.preprocessing.augment)(x, keys)
+            raw, x = x, jax.vmap(self.preprocessing.augment)(x, keys)
+            before, after = (jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape[1:]]}", one) for one in (raw, x))
+            if before != after:  # `transform` would treat training and test samples differently
+                raise UserError(
+                    f"the augmentation turns raw samples {before} into {after}; expected the same shape and dtype. "
+                    "Write .astype(x.dtype) at its end, or give the data as floats"
+                )
         return self.preprocess(x), y
 
     def preprocess(self, x: Any) -> Any:

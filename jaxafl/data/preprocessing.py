@@ -147,7 +147,14 @@ class _Normalise:
 
     def __call__(self, x: Any) -> jax.Array:
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
-        return (jnp.asarray(x).astype(jnp.float32) / self.scale - mean) / std
+        raw = _single("normalise", x)
+        found = (raw.astype(jnp.float32) / self.scale - mean) / std
+        if found.shape != raw.shape:
+            raise UserError(
+                f"normalise: mean and std need one number per channel, the last axis of samples {[*raw.shape[1:]]}; "
+                f"got {max(mean.size, std.size)}"
+            )
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +162,17 @@ class _Cast:
     dtype: np.dtype
 
     def __call__(self, x: Any) -> jax.Array:
-        return jnp.asarray(x).astype(self.dtype)
+        return _single("cast", x).astype(self.dtype)
+
+
+def _single(name: str, x: Any) -> jax.Array:
+    """Returns a raw batch that is one array; raises `ValueError` for several inputs."""
+    if not hasattr(x, "dtype"):
+        raise UserError(
+            f"{name} takes samples of one array, and these are a {type(x).__name__} of several inputs; give a function "
+            "of all, as in preprocessing=afl.data.Preprocessing(lambda x: {**x, 'image': x['image'] / 255.0})"
+        )
+    return jnp.asarray(x)
 
 
 def _identity(x: Any) -> Any:

@@ -38,7 +38,7 @@ _ERRORS = {
         ("test_", "on each test set"),
         ("validation_", "on the validation set"),
         ("client_", "on the client's held-out samples"),
-        ("average_", "of the average of all versions on the test set"),
+        ("average_", "of the average of x_1 .. x_t on the test set"),
         ("personal_", "of the clients' models on their held-out samples"),
     )
 }
@@ -75,8 +75,8 @@ _MEANINGS = {
     "drift": "Euclidean distance from the version that the update is measured against to x_t",
     "gradient_norm_squared": "squared norm of the full training gradient at x_t, before the step",
     "asynchronous_error": "norm of the full gradient at x_t minus the applied one, (x_t - x_(t+1)) / server_rate",
-    "average_loss": "mean test loss of the average of all versions",
-    "average_accuracy": "share of test samples that the average of all versions classifies correctly",
+    "average_loss": "mean test loss of the average of x_1 .. x_t",
+    "average_accuracy": "share of test samples that the average of x_1 .. x_t classifies correctly",
     "personal_loss": "mean loss of the clients' models, each with its personal parameters, on their held-out samples",
     "personal_accuracy": "share of all held-out samples that the model of their client classifies correctly",
     "executed_local_steps": "executed local steps of the run, fewer than planned if it stopped early",

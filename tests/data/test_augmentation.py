@@ -134,3 +134,21 @@ def test_options_out_of_range_are_refused(options, error, message):
 def test_samples_that_are_not_images_are_refused_with_their_shape():
     with pytest.raises(ValueError, match=r"images \[H, W, C\] .* got shape \(28, 28\)"):
         data.crop_and_flip()(jnp.zeros((28, 28), jnp.uint8), jax.random.key(0))
+
+
+def test_augmentation_and_statistics_that_change_the_form_of_samples_are_refused():
+    def check(x, **options):
+        given = data.from_arrays(x, np.arange(8) % 2, np.arange(8) % 2, test_fraction=0.5, **options)
+        client, clock = afl.Client(learning_rate=0.1, steps=1, batch_size=2), afl.clock.synchronous(cohort=2)
+        afl.Simulation(given, afl.models.mlp(2, (3,)), client, afl.server.fedavg(), clock).check()
+
+    images = np.zeros((8, 4, 4, 1), np.uint8)
+    brighter = data.normalise(augment=lambda x, key: x * 1.5)
+    with pytest.raises(ValueError, match=r"uint8\[4, 4, 1\] into float32\[4, 4, 1\]; expected the same"):
+        check(images, preprocessing=brighter)
+    check(images.astype(float), preprocessing=brighter)
+    with pytest.raises(ValueError, match=r"one number per channel, .* \[4, 4, 1\]; got 3"):
+        check(images, preprocessing=data.normalise(255.0, (0.4, 0.5, 0.6)))
+    for one in (data.cast(), data.normalise()):
+        with pytest.raises(ValueError, match="one array, and these are a dict of several inputs"):
+            check({"image": images, "token": np.arange(8)}, preprocessing=one)
