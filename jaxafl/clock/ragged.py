@@ -1,10 +1,33 @@
-"""Columns of schedules whose server steps differ in their numbers of arrivals."""
+"""Columns of server steps and schedules: fields with a value for each arrival."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+
+from jaxafl.clock.contract import Runs, ServerStep
+
+PER_STEP = ("time", "advances")
+"""Fields of `ServerStep` with one value per server step."""
+COLUMNS = (*Runs._fields, *(name for name in ServerStep._fields if name not in ("runs", *PER_STEP)))
+"""Fields of `ServerStep`, and of its `runs`, with a value for each arrival."""
+
+
+def without_step(step: ServerStep) -> ServerStep:
+    """Returns the server step with None for the fields that have one value per step."""
+    none: Any = dict.fromkeys(PER_STEP)
+    return step._replace(**none)
+
+
+def per_step(step: ServerStep) -> dict[str, Any]:
+    """Returns the fields that have one value per server step, by name."""
+    return {name: getattr(step, name) for name in PER_STEP}
+
+
+def columns_of(step: ServerStep) -> dict[str, Any]:
+    """Returns the fields with a value for each arrival, by name."""
+    return {name: getattr(step.runs if name in Runs._fields else step, name) for name in COLUMNS}
 
 
 class Ragged(NamedTuple):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock, Delivery, ServerStep
+from jaxafl.clock.ragged import PER_STEP, columns_of, per_step
 from jaxafl.options import UserError
 
 Rule: TypeAlias = tuple[np.ndarray, str, str]  # violations, bool [n]; names of the values to show; text of the rule
@@ -73,13 +74,12 @@ def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None
     size = clock.capacity(num_clients)
     if step.advances is not None and jnp.ndim(step.mask) == 1:  # the steps of one version share its entries
         size = min(size, len(step.mask))
-    columns = {**step.runs.complete()._asdict(), **step.complete()._asdict()}
-    del columns["runs"]
-    for name, value in columns.items():
+    complete = step.complete()
+    for name, value in {**columns_of(complete), **per_step(complete)}.items():
         if value is None:  # `advances`
             continue
         word = _TYPES.get(name, "integer")
-        shape = () if name in ("time", "advances") else (size,)
+        shape = () if name in PER_STEP else (size,)
         found = jnp.shape(value)
         dtype = jnp.result_type(value)
         fits = dtype == word if word == "float64" else dtype.kind in {"bool": "b", "integer": "iu"}[word]
@@ -143,8 +143,7 @@ def check_steps(
     of_steps = {"time": np.asarray(steps.time), "runs_begun": np.asarray(runs_begun), "arrivals": mask.sum(axis=1)}
     if steps.advances is not None:
         of_steps["advances"] = np.asarray(steps.advances)
-    columns = {**steps.runs._asdict(), "multiplicity": steps.multiplicity, "kind": steps.kind}
-    of_arrivals = {name: np.asarray(value)[mask] for name, value in columns.items()}
+    of_arrivals = {name: np.asarray(value)[mask] for name, value in columns_of(steps).items()}
     of_arrivals |= {name: of_steps[name][place] for name in ("time", "runs_begun")}
     of_steps["t"] = start + np.arange(len(steps.time))
     of_arrivals |= {"t": start + place, "entry": entry}

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload
 from jaxafl.clock.patience import call_interruptibly
-from jaxafl.clock.ragged import Ragged
+from jaxafl.clock.ragged import Ragged, columns_of, per_step, without_step
 from jaxafl.clock.rules import Earlier, check_ends, check_steps, held_by
 from jaxafl.clock.starts import first_state
 from jaxafl.clock.tables import Schedule, Source, replaced
@@ -126,8 +126,8 @@ class Clockwork:
         if self.check:
             check_ends(self.clock, steps, start + version)
         taken = np.bincount(version, mask.sum(axis=1), count).astype(np.int64)
-        columns = jax.tree.map(lambda column: column[mask], (steps.runs, steps.multiplicity, steps.kind))
-        flat = ServerStep(times, mask[mask], *columns)
+        flat = jax.tree.map(lambda column: column[mask], without_step(steps))
+        flat = flat._replace(**{name: value[ends] for name, value in per_step(steps).items()})
         self.times = np.concatenate([before, times])
         counts = jax.tree.map(lambda column: column[ends], counts)
         schedule = schedule_of(self.clock, self.num_clients, flat, counts, before, taken)
@@ -203,7 +203,7 @@ def schedule_of(
         np.searchsorted(times, runs.arrived), reference, number[:, None] if taken is None else np.repeat(number, taken)
     )
     runs = runs._replace(started=runs.started + pause * reference, arrived=runs.arrived + pause * before)
-    columns = runs._asdict() | {name: np.asarray(getattr(steps, name)) for name in ("mask", "multiplicity", "kind")}
+    columns = jax.tree.map(np.asarray, columns_of(steps._replace(runs=runs)))
     if taken is not None:
         width = clock.capacity(num_clients)
         columns = {name: Ragged(column, taken, width) for name, column in columns.items()}

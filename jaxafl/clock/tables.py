@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
-from jaxafl.clock.ragged import Column, Ragged
+from jaxafl.clock.ragged import COLUMNS, Column, Ragged
 from jaxafl.options import Summarised, UserError
 
 if TYPE_CHECKING:
@@ -234,8 +234,7 @@ class Schedule(Summarised):
         return {name: float(value) for name, value in quantities.items()}
 
 
-_COLUMNS = "mask client run run_id version reference local_steps started arrived multiplicity kind"
-for _name in _COLUMNS.split():
+for _name in COLUMNS:
     setattr(Schedule, _name, Column(_name))
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.contract import Clock, Fault, RunCounts, ServerStep, Workload
+from jaxafl.clock.ragged import per_step, without_step
 from jaxafl.clock.rules import check_next, held_by
 from jaxafl.device.user_code import traced_method
 
@@ -36,19 +37,18 @@ def next_version(clock: Clock, state: Any, workload: Workload) -> tuple[Any, Ser
         before, gathered, count, _ = carry
         state, step = once(before)
         places = jnp.where(step.mask, count + jnp.cumsum(step.mask, dtype=jnp.int32) - 1, size)
-        columns = jax.tree.map(
-            lambda old, new: old.at[places].set(new, mode="drop"), _columns(gathered), _columns(step)
-        )
+        pair = without_step(gathered), without_step(step)
+        gathered = jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), *pair)
         count += jnp.sum(step.mask, dtype=jnp.int32)
         exceeds = count > size  # `check_steps` raises
         advances = jnp.asarray(step.advances) & ~exceeds
         ends = advances | exceeds | (state.starts.fault.code > 0)  # after a fault there might never be a version
-        return state, gathered._replace(time=step.time, advances=advances, **columns), count, ends
+        return state, gathered._replace(**per_step(step) | {"advances": advances}), count, ends
 
     def blank(column: Array) -> Array:
         return jnp.zeros((size, *column.shape[1:]), column.dtype)
 
-    none = step._replace(advances=jnp.bool_(False), **jax.tree.map(blank, _columns(step)))
+    none = jax.tree.map(blank, without_step(step))._replace(**per_step(step) | {"advances": jnp.bool_(False)})
     carry = (state, none, jnp.int32(0), jnp.bool_(False))
     return jax.lax.while_loop(lambda carry: ~carry[3], gather, carry)[:2]
 
@@ -76,8 +76,3 @@ def rows_of_versions(
     begin = (state, blank, jnp.int32(0), jnp.int32(0))
     state, rows, number, _ = jax.lax.while_loop(goes_on, advance, begin)
     return state, *rows, number, state.starts.fault, held_by(clock, state)
-
-
-def _columns(step: ServerStep) -> dict[str, Any]:
-    """Returns the fields with an entry for each arrival."""
-    return {name: value for name, value in step._asdict().items() if name not in ("time", "advances")}

@@ -21,6 +21,7 @@ from jaxafl.clock.contract import (
     Starts,
     Workload,
 )
+from jaxafl.clock.ragged import without_step
 from jaxafl.clock.starts import blank_runs, first_fault, first_state
 from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
@@ -222,9 +223,9 @@ def _entered(carry: Carry, row: ServerStep, where: Array) -> tuple[ServerStep, A
 
     def enter(entry: Array, found: tuple[ServerStep, Array, Array, Array]) -> tuple[ServerStep, Array, Array, Array]:
         first, updates, heard, replaced = found
-        arrival = jax.tree.map(lambda column: column[entry], _columns(row))
-        client, arrives = arrival["runs"].client, row.mask[entry]
-        first = first._replace(**put(_columns(first), client, arrival, arrives))
+        arrival = jax.tree.map(lambda column: column[entry], without_step(row))
+        client, arrives = arrival.runs.client, arrival.mask
+        first = put(without_step(first), client, arrival, arrives)._replace(time=first.time)
         updates = updates.at[client].add(arrives)
         again = updates[client] > 1  # read after the write, else XLA copies the array
         return first, updates, heard + (arrives & ~again), replaced + (arrives & again)
@@ -237,15 +238,11 @@ def _entered(carry: Carry, row: ServerStep, where: Array) -> tuple[ServerStep, A
 def _given(first: ServerStep, begin: Array, row: ServerStep) -> ServerStep:
     """Returns the updates of the clients from `begin` on, all from x_0, in the form of `row`."""
     places, clients = begin + jnp.arange(len(row.mask), dtype=jnp.int32), len(first.runs.client)
-    columns = jax.tree.map(lambda column: column[jnp.minimum(places, clients - 1)], _columns(first))
+    given = jax.tree.map(lambda column: column[jnp.minimum(places, clients - 1)], without_step(first))
     zero = jnp.zeros_like(places)
-    runs = columns.pop("runs")._replace(version=zero, reference=zero)
+    runs = given.runs._replace(version=zero, reference=zero)
     advances = begin + len(row.mask) >= clients
-    return ServerStep(first.time, places < clients, runs, **columns, advances=advances)
-
-
-def _columns(step: ServerStep) -> dict[str, Any]:
-    return {name: getattr(step, name) for name in ("runs", "multiplicity", "kind")}
+    return given._replace(time=first.time, mask=places < clients, runs=runs, advances=advances)
 
 
 def _shifted(runs: Runs, shift: Array) -> Runs:
