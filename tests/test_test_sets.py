@@ -91,7 +91,10 @@ def test_the_sets_are_those_of_members_tables_trackers_and_files(tmp_path: pathl
     grid = afl.sweep(sim, {"client.learning_rate": [0.1, 0.3]}, **how)
     np.testing.assert_array_equal(grid.test_accuracy.isel({"client.learning_rate": 1}), one.test_accuracy)
     assert grid.client_accuracy.dims[-1] == "population"
-    assert len(afl.tidy(grid)) == 2 * one.sizes["evaluation"]
+    table = afl.tidy(grid)
+    assert len(table) == 2 * one.sizes["evaluation"] and "test_set" not in table
+    np.testing.assert_array_equal(table["test_accuracy/noisy"], grid.test_accuracy.sel(test_set="noisy").values.ravel())
+    assert "final_test_accuracy/noisy" in afl.tidy(one, "runs")
     afl.plot.report(grid, tmp_path / "report.html")
 
 

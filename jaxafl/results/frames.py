@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
 
     Every table has a column for the seed (not of runs joined by `xr.concat`) and for each swept axis. Tables of several
     results have a column `method` too.
-    The padding of shorter runs of a sweep has no rows.
+    Metrics of several test sets are columns `test_accuracy/NAME`. The padding of shorter runs of a sweep has no rows.
 
     Args:
         results: a result of `run` or `sweep`, results by name, or a `Comparison`.
@@ -89,16 +89,16 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
     sizes = {dim: result.sizes[dim] for dim in (*swept, *dims)}
     present = np.ones(int(np.prod(list(sizes.values()))), bool)
     if key:
-        values = _column(result, key, sizes)
+        values = _column(result.variables[key], sizes)
         present = values >= 0 if table == "arrivals" else pd.notna(values)
     columns = {dim: np.arange(size) for dim, size in sizes.items()}
     columns = {dim: _spread(values, dim, sizes)[present] for dim, values in columns.items() if dim not in result.coords}
-    for name, variable in result.variables.items():
+    for name, variable in _by_set(result):
         along = set(variable.dims)
         of_row = along <= set(sizes) and set(dims) <= along
         of_run = name in result.coords and along <= set(swept)
         if of_row or of_run or name in dims or name in shorter:
-            columns[str(name)] = _column(result, str(name), sizes)[present]
+            columns[name] = _column(variable, sizes)[present]
     joined = set(swept) - set(json.loads(result.attrs.get("sweep", "{}")))  # `xr.concat` keeps the first's seed
     if "seed" not in columns and "seed" in result.attrs and not joined:
         columns["seed"] = np.full(present.sum(), result.attrs["seed"])
@@ -109,8 +109,17 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
     return pd.DataFrame({name: columns[name] for name in dict.fromkeys([*first, *columns])})
 
 
-def _column(result: xr.Dataset, name: str, sizes: Mapping[str, int]) -> np.ndarray:
-    variable = result.variables[name]
+def _by_set(result: xr.Dataset) -> Iterator[tuple[str, xr.Variable]]:
+    """Yields all variables by name, and those of several test sets as one for each, `test_accuracy/NAME`."""
+    for name, variable in result.variables.items():
+        if "test_set" in variable.dims and name != "test_set":
+            for place, one in enumerate(result["test_set"].values):
+                yield f"{name}/{one}", variable.isel(test_set=place)
+        else:
+            yield str(name), variable
+
+
+def _column(variable: xr.Variable, sizes: Mapping[str, int]) -> np.ndarray:
     return np.asarray(variable.to_base_variable().set_dims(sizes).transpose(*sizes).values).ravel()
 
 
