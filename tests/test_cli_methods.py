@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.cli import main
+from jaxafl.cli import main, methods
+from jaxafl.cli.simulate import without
 
 PARTS = (
     "--data synthetic --data.alpha 1 --data.beta 1 --data.clients 6 --data.max-size 60 --model logistic --no-progress"
@@ -74,11 +75,36 @@ def test_tune_prints_scores_and_the_options_of_the_best(tmp_path: pathlib.Path, 
         ),
         (["tune", *SMALL, "--axis", "client.learning_rate=0.1,0.2"], "give --validation 0.2"),
         (["tune", *SMALL, "--validation", "0.2"], "tune needs at least one --axis"),
+        (["tune", *SMALL, "--validation", "0.2", "--axis", "client.steps=1,2", "--seed", "7"], "tune takes no --seed"),
+        (["compare", *SMALL, "--method", "A=--server fedbuff", "--seed", "7"], "compare takes no --seed"),
+        (
+            ["compare", *SMALL, "--method", "A=--server fedbuff --until time=9", "--method", "B=--server fedasync"],
+            "--until is time=9 for A, None for B; expected one value for all",
+        ),
+        (["run", *SMALL, "--server", "fedbuff", "--partition-seed", "1"], "leave --partition-seed"),
     ],
 )
 def test_what_they_need_is_said(arguments: list[str], said: str, capsys: Any) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_methods_differ_in_their_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def record(_: Any, seeds: int, server_steps: Any, **settings: Any) -> None:
+        given.update(settings, server_steps=server_steps)
+        raise KeyboardInterrupt  # nothing is run
+
+    monkeypatch.setattr(methods, "compare_methods", record)
+    both = ["--method", "A=--server fedbuff --server-steps 10", "--method", "B=--server fedasync --eval-every 25"]
+    assert main(["compare", *SMALL, "--server-steps", "50", *both]) == 130
+    assert given["server_steps"] == {"A": 10, "B": 50} and given["eval_every"] == {"A": None, "B": 25}
+
+
+def test_flags_with_underscores_are_removed() -> None:
+    written = ["--server_steps", "10", "--server-steps=4", "--seed", "1"]
+    assert without(written, "--server-steps") == ["--seed", "1"]
 
 
 @pytest.mark.slow

@@ -58,6 +58,7 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
         ("server.staleness='constant',\"hinge\",polynomial", "server.staleness", ["constant", "hinge", "polynomial"]),
         ("client.steps=[1,2,3],[2,2,2],4", "client.steps", [[1, 2, 3], [2, 2, 2], 4]),
         ("clock.durations=uniform(1,5),2", "clock.durations", ["uniform(1,5)", 2]),
+        ("client.optimizer=sgd,optax:lion", "client.optimizer", ["sgd", "optax:lion"]),
     ],
 )
 def test_an_axis_is_parsed_into_name_and_values(text, name, values):
@@ -118,6 +119,11 @@ def test_lists_and_durations_are_values_of_an_axis(monkeypatch):
         (["--axis", "client.optimizer=sgd,foo"], ("no optimiser 'foo'",)),
         (["--axis", "client.optimizer=sgd,adam", "--client.momentum", "0.5"], ("adam has no option momentum",)),
         (["--axis", "seed=0:2", "--seed", "7"], ("--seed is given beside --axis seed",)),
+        (
+            ["--axis", "clock.durations=1,2", "--durations", "constant(7)", "--server", "fedbuff"],
+            ("--durations is given beside --axis clock.durations",),
+        ),
+        (["--axis", "client.learning_rate=1/3,0.1"], ("--axis client.learning_rate: '1/3' is not a number",)),
         (["--axis", "client.batch-size=8", "--client.batch_size=7"], ("--client.batch-size is given beside",)),
         (["--axis", "clock.durations=uniform(1)"], ("durations",)),
         (["--axis", "server=fedavg,fedbuff"], ("--axis server: an axis varies an option",)),
@@ -194,3 +200,20 @@ def test_a_damaged_or_foreign_file_is_one_line_that_names_it(tmp_path, capsys):
     for file in (damaged, foreign):
         assert main(["plot", str(file), "--output", str(tmp_path / "image.png")]) == 2
         assert str(file) in error_of(capsys)
+
+
+def test_a_plan_has_the_length_of_its_limits(monkeypatch, capsys):
+    planned = []
+
+    def record(*_, server_steps, **__):
+        planned.append(server_steps)
+        raise KeyboardInterrupt  # nothing is compiled
+
+    monkeypatch.setattr(simulate, "outlook", record)
+    plan = [*SMALL[:-4], "--axis", "server.learning_rate=0.5,1", "--clock.durations", "2", "--plan"]
+    for limits in (["--until", "time=60"], ["--until", "time=60,accuracy=0.9", "--server-steps", "7"], []):
+        assert main(["sweep", *plan, *limits]) == 130
+    assert planned == [30, 7, 200]
+    capsys.readouterr()
+    assert main(["sweep", *plan, "--until", "accuracy=0.9"]) == 2
+    assert "--plan: until accuracy=0.9 is only known in training; give --server-steps" in error_of(capsys)

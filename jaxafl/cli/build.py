@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
     for name, column in axes.items():
         part, _, option = name.partition(".")
         if option in values.get(part, ()):
+            _check_kinds(name, column, names[part])
             values[part][option] = next((value for value in column if value is not None), None)
     for part, constructor in names.items():
         for name, kind in expressions_of(part, constructor).items():
@@ -66,6 +68,8 @@ def make_simulation(names: Names, options: Any, axes: Mapping[str, Sequence[Any]
         raise UserError(f"{names['data'].name} {_POOLED}")
     elif "partition" in names:
         raise UserError(f"{names['data'].name} {_SPLIT}")
+    elif options.partition_seed or options.partition_quantiles:
+        raise UserError(f"{names['data'].name} {_SPLIT}; leave --partition-seed and --partition-quantiles out")
     needs = getattr(names["server"].call, "needs", None)
     needed = 0.1 if isinstance(needs, Needs) and needs.validation else None
     if share := options.validation or needed:
@@ -101,6 +105,15 @@ def _client(names: Names, values: dict[str, Any], axes: Mapping[str, Any]) -> Cl
     return Client(names["client"].call, **values)
 
 
+def _check_kinds(axis: str, column: Sequence[Any], constructor: Constructor) -> None:
+    """Raises `UserError` if an axis gives a word to an option that takes numbers only."""
+    every = {one.name: one for one in (*offered("local training")["Client"].options, *constructor.options)}
+    option = every.get(axis.partition(".")[2])
+    words = [one for one in column if isinstance(one, str)] if option and "str" not in option.type else []
+    if words and option and option.type.startswith(("int", "float")):
+        raise UserError(f"--axis {axis}: {words[0]!r} is not a number; expected numbers such as 0.1, 1e-3 or 5")
+
+
 def _called(constructor: Constructor, values: dict[str, Any], **further: Any) -> Any:
     """Calls a constructor with its options, and with the further values that it accepts."""
     accepted = inspect.signature(constructor.call).parameters
@@ -125,9 +138,10 @@ def read_axes(arguments: Sequence[str]) -> Axes:
     for name, values in map(parse_axis, values_of(arguments, "--axis")):
         if name in axes:
             raise UserError(f"--axis {name} is given twice; write all of its values in one")
-        flag = f"--{name.replace('_', '-')}"
-        if is_given(arguments, flag):
-            raise UserError(f"{flag} is given beside --axis {name}, which sets it; leave one of them out")
+        flags = [f"--{name.replace('_', '-')}", *(["--durations"] if name == "clock.durations" else [])]
+        for flag in flags:
+            if is_given(arguments, flag):
+                raise UserError(f"{flag} is given beside --axis {name}, which sets it; leave one of them out")
         axes[name] = values
     return axes
 
@@ -145,7 +159,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     written = [value.strip() for value in _split(values)]
     if "" in written:
         raise UserError(f"--axis {text!r}: there is an empty value beside a comma; {_FORM}")
-    if ":" not in values:
+    if ":" not in values or re.search(r"[A-Za-z_]\w*:[A-Za-z_]", values):  # a range, or package.module:name
         return name, [_axis_value(name, value) for value in written]
     try:
         found = list(range(*map(int, values.split(":"))))

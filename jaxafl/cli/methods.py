@@ -18,6 +18,9 @@ from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import compare as compare_methods
 from jaxafl.sweep import tune as tune_options
 
+_OWN = {"server_steps", "eval_every", "precision", "attack", "data_dir", "download", "validation"}
+_OWN |= {"partition_seed", "partition_quantiles"}  # methods may differ in these, or the data are compared
+_SEEDS = {"compare": "they are 0, 1, ...", "tune": "they are 1000, 1001, ..."}
 _METHOD = 'write --method NAME="--server fedbuff --clock.buffer 5", with the options in which the methods differ'
 
 
@@ -28,10 +31,12 @@ class Several(Run):
     Args:
         output: refused; --folder keeps all runs, which jaxafl report, gather and resume read
         csv: refused, as --output
+        seed: refused; --seeds says how many
     """
 
     output: pathlib.Path | None = None
     csv: pathlib.Path | None = None
+    seed: int | None = None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,7 @@ def compare(arguments: list[str]) -> int:
     make_devices(arguments)
     common = without(arguments, "--method")
     methods: dict[str, Any] = {}
-    options: Any = None
+    given: dict[str, Any] = {}
     if not values_of(arguments, "--method"):
         names, options, _ = parsed(compare, Compare, current_arguments(common))  # --help ends here
         raise UserError(f"compare needs methods: {_METHOD}")
@@ -90,10 +95,14 @@ def compare(arguments: list[str]) -> int:
         if not (name.strip() and equals) or name in methods:
             raise UserError(f"--method {written!r}: {_METHOD}, each name once")
         with user_errors(f"method {name}"):
-            names, options, _ = parsed(compare, Compare, current_arguments([*common, *shlex.split(own)]))
-            methods[name] = make_simulation(names, options, {})
+            names, given[name], _ = parsed(compare, Compare, current_arguments([*common, *shlex.split(own)]))
+            methods[name] = make_simulation(names, given[name], {})
+    options = given[name]
     with user_errors():
+        _check_common(given)
         settings = _settings(options, compare, arguments)
+        settings["server_steps"] = {one: its.recording()["server_steps"] for one, its in given.items()}
+        settings["eval_every"] = {one: its.eval_every for one, its in given.items()}
         found = compare_methods(methods, options.seeds, settings.pop("server_steps"), **settings)
         found = dataclasses.replace(found, at=point(options.at)) if options.at else found
         targets = [float(target) for target in options.targets.split(",")] if options.targets else ()
@@ -123,8 +132,20 @@ def tune(arguments: list[str]) -> int:
     return 0
 
 
+def _check_common(given: dict[str, Any]) -> None:
+    """Raises `UserError` if methods differ in an option of all runs, given the options of each method."""
+    for name in [one.name for one in dataclasses.fields(Compare) if one.name not in _OWN]:
+        values = {method: getattr(options, name) for method, options in given.items()}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{value} for {method}" for method, value in values.items())
+            flag = f"--{name.replace('_', '-')}"
+            raise UserError(f"compare: {flag} is {listed}; expected one value for all. Give {flag} outside --method")
+
+
 def _settings(options: Any, command: Any, arguments: list[str]) -> dict[str, Any]:
     """Returns the options of `jaxafl.compare` and `jaxafl.tune` that the command line gives."""
+    if options.seed is not None:
+        raise UserError(f"{command.__name__} takes no --seed; --seeds N says how many, and {_SEEDS[command.__name__]}")
     if options.output or options.csv:
         raise UserError(
             f"{command.__name__} writes no --output or --csv; --folder DIR keeps all runs, which jaxafl report, gather "

@@ -113,7 +113,7 @@ def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[
         known = Command(options.folder, command.__name__, arguments)
     if axes:
         if options.plan:
-            tables.show_outlook(outlook(simulation, varied, **options.timing()))
+            tables.show_outlook(outlook(simulation, varied, **options.timing(simulation)))
             return 0
         execute = functools.partial(run_sweep, simulation, varied, folder=options.folder, **settings)
     else:
@@ -149,9 +149,11 @@ def without(arguments: Sequence[str], *flags: str) -> list[str]:
     """Returns the arguments without some flags and their values, each written `--flag value` or `--flag=value`."""
     kept, skip = [], False
     for argument in arguments:
-        if not skip and argument.partition("=")[0] not in flags:
+        flag, equals, _ = argument.partition("=")
+        removed = not skip and flag.replace("_", "-") in flags
+        if not skip and not removed:
             kept.append(argument)
-        skip = not skip and argument in flags
+        skip = removed and not equals
     return kept
 
 

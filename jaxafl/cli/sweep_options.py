@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from tyro.conf import UseAppendAction, arg
 
+from jaxafl.callbacks.limits import Limited, limits_of
 from jaxafl.cli.options import Run
 from jaxafl.options import UserError
 from jaxafl.sweep.pool import dask_executor, process_pool, slurm_executor
@@ -32,10 +33,16 @@ class Sweep(Run):
     slurm: str | None = None
     plan: bool = False
 
-    def timing(self) -> dict[str, Any]:
-        """Returns the options of `outlook`."""
+    def timing(self, simulation: Any) -> dict[str, Any]:
+        """Returns the options of `outlook`; an exact limit gives the server steps with the seed of `--seed`."""
         given = {name: getattr(self, name) for name in ("eval_every", "lanes", "chunk")}
-        return given | {"server_steps": self.server_steps or 200, "workers": self.workers or 1} | super().placement()
+        asked = self.recording()
+        steps, exact = asked["server_steps"], limits_of("--plan", asked["until"]).exact
+        if exact or steps is None:
+            if not exact:
+                raise UserError(f"--plan: until {self.until} is only known in training; give --server-steps, too")
+            steps = Limited.of("--plan", simulation, steps, exact, self.seed).without_training("--plan")
+        return given | {"server_steps": steps, "workers": self.workers or 1} | super().placement()
 
     def placement(self) -> dict[str, Any]:
         """Returns the option `devices` or `executor` of `jaxafl.sweep`, if one is given."""

@@ -72,7 +72,7 @@ def shown(runs: Runs, rows: int, bars: int, until: float | None) -> tuple[np.nda
     if len(kept) > bars:
         end = min(end, float(runs.started[kept[bars]]))
     kept = kept[runs.started[kept] < end] if end < runs.steps[-1] else kept
-    flying = np.isin(runs.flying, clients)
+    flying = np.isin(runs.flying, clients) & (runs.since <= end)
     columns = ("client", "started", "arrived", "staleness", "waited", "idle")
     found = runs._replace(**{name: getattr(runs, name)[kept] for name in columns})
     wasted = np.isin(runs.discarded.client, clients) & (runs.discarded.started < end)
