@@ -18,8 +18,8 @@ from jaxafl.options import UserError, user_errors
 from jaxafl.sweep import compare as compare_methods
 from jaxafl.sweep import tune as tune_options
 
-_OWN = {"server_steps", "eval_every", "precision", "attack", "data_dir", "download", "validation"}
-_OWN |= {"partition_seed", "partition_quantiles"}  # methods may differ in these, or the data are compared
+_PER_METHOD = {"server_steps", "eval_every", "precision", "attack", "data_dir", "download", "validation"}
+_PER_METHOD |= {"partition_seed", "partition_quantiles"}  # methods may differ in these, or the data are compared
 _SEEDS = {"compare": "they are 0, 1, ...", "tune": "they are 1000, 1001, ..."}
 _METHOD = 'write --method NAME="--server fedbuff --clock.buffer 5", with the options in which the methods differ'
 
@@ -134,7 +134,7 @@ def tune(arguments: list[str]) -> int:
 
 def _check_common(given: dict[str, Any]) -> None:
     """Raises `UserError` if methods differ in an option of all runs, given the options of each method."""
-    for name in [one.name for one in dataclasses.fields(Compare) if one.name not in _OWN]:
+    for name in [one.name for one in dataclasses.fields(Compare) if one.name not in _PER_METHOD]:
         values = {method: getattr(options, name) for method, options in given.items()}
         if len(set(values.values())) > 1:
             listed = ", ".join(f"{value} for {method}" for method, value in values.items())
