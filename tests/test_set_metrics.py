@@ -230,6 +230,10 @@ def test_outputs_give_the_loss_of_the_evaluation(name: str) -> None:
     assert logits.shape == (len(labels), CLASSES)
     assert loss_of(logits) == pytest.approx(float(trained.dataset.final_loss), rel=1e-4)
     np.testing.assert_allclose(sim.predict(trained, sim.data.x_test), logits, rtol=1e-4, atol=1e-5)
+    if name == "normed":
+        with pytest.raises(Exception) as raised:
+            sim.model.outputs(trained.params, sim.data.x_test)
+        assert "outputs(params, x, trained.model_state)" in raised.value.__notes__[-1]
 
 
 @pytest.mark.slow

@@ -166,9 +166,11 @@ def _placed(model: str, what: str, given: dict[str, np.ndarray], tree: Any) -> A
         if (found.dtype, leaf.dtype) == (np.float32, np.float64):  # with jax_enable_x64
             given[name] = found = found.astype(np.float64)
         if found.shape != leaf.shape or found.dtype != leaf.dtype:
+            same = found.shape == leaf.shape
+            cast = f"; write jax.tree.map(lambda leaf: leaf.astype('{leaf.dtype}'), ...) of them" if same else ""
             raise ValueError(
                 f"the given {what} do not fit {model}: tensor {name} is {found.dtype}{list(found.shape)}, expected "
-                f"{leaf.dtype}{list(leaf.shape)}"
+                f"{leaf.dtype}{list(leaf.shape)}{cast}"
             )
     return jax.tree.unflatten(jax.tree.structure(tree), [jnp.asarray(given[name]) for name in expected])
 

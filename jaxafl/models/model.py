@@ -182,7 +182,13 @@ class Model(Summarised):
             renew_programs(self)
         count = len(jax.tree.leaves(x)[0])
         inputs = Batch(x, jnp.zeros(count, jnp.int32), jnp.ones(count, bool))
-        return self._outputs(params, dict(state), inputs, self.held(jax.tree.map(lambda leaf: leaf[:1], inputs)))
+        held = self.held(jax.tree.map(lambda leaf: leaf[:1], inputs))
+        try:
+            return self._outputs(params, dict(state), inputs, held)
+        except Exception as error:
+            if not state:
+                error.add_note("A model with batch statistics needs them: outputs(params, x, trained.model_state)")
+            raise
 
     @functools.cached_property
     def _outputs(self) -> Callable[[Params, State, Batch, Any], Any]:

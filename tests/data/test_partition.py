@@ -293,3 +293,17 @@ def test_a_split_may_be_of_lists_arrays_or_a_generator():
     x, y = np.ones((12, 2), np.float32), np.arange(12) % 3
     dataset = data.Dataset("points", x, y, x[:3].copy(), y[:3].copy(), 3, data.cast())
     assert dataset.partition(mine()).counts.tolist() == [4, 4, 4]
+
+
+def test_an_option_that_is_not_declared_is_kept_as_given():
+    class cut(data.Partition):
+        clients: int = 5
+        order: str = "label"
+
+        def split(self, labels, users, rng):
+            assert self.order == "label"
+            return [np.arange(len(labels))[client :: self.clients] for client in range(self.clients)]
+
+    x = np.zeros((10, 2))
+    pooled = data.Dataset("d", x, np.arange(10) % 2, x, np.arange(10) % 2, 2, data.cast())
+    assert pooled.partition(cut()).counts.tolist() == [2] * 5

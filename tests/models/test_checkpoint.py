@@ -122,7 +122,7 @@ def test_a_model_starts_from_a_file_or_a_tree(tmp_path, trained):
         ),
         (
             lambda params: params["Dense_1"].update(bias=np.zeros(3, np.float64)),
-            r"tensor Dense_1/bias is float64\[3\], expected float32\[3\]",
+            r"tensor Dense_1/bias is float64\[3\], expected float32\[3\]; write jax.tree.map.*'float32'",
         ),
         (lambda params: params.pop("Dense_1"), "missing Dense_1/bias, Dense_1/kernel; unexpected none"),
         (

@@ -24,7 +24,7 @@ class Partition(Part):
         check_options(self)
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value is not None and not bounds_of(field).static:
+            if value is not None and "bounds" in field.metadata and not bounds_of(field).static:
                 object.__setattr__(self, field.name, float(value))
             elif isinstance(value, np.generic):
                 object.__setattr__(self, field.name, value.item())
