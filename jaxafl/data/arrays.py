@@ -140,8 +140,9 @@ def _samples(name: str, argument: str, x: Any) -> Any:
         return pixels(f"{name}: {argument}", x)
     samples = as_array(name, argument, x)
     if samples.ndim == 0 or samples.dtype.kind not in "fiub":
+        mixed = ". A table with columns of several types is x.astype(float)" if hasattr(x, "columns") else ""
         raise TypeError(
-            f"{name}: {argument} must be a numeric array [n, ...]; got shape {samples.shape}, {samples.dtype}"
+            f"{name}: {argument} must be a numeric array [n, ...]; got shape {samples.shape}, {samples.dtype}{mixed}"
         )
     if samples.dtype.kind != "f":
         return kept(samples)

@@ -269,3 +269,10 @@ def test_floats_that_are_scaled_already_are_not_divided_by_255_again(part: str) 
         data.Dataset("images", x, labels, x_test, labels, 2, data.normalise())
     data.Dataset("images", scaled, labels, scaled, labels, 2, data.normalise(1.0))
     data.Dataset("images", pixels, labels, pixels, labels, 2, data.normalise())
+
+
+def test_a_table_of_several_types_says_how_to_convert_it():
+    table = pd.DataFrame({"height": [1.5, 1.6, 1.7, 1.8], "smokes": [True, False, True, False]})
+    with pytest.raises(TypeError, match=r"x\.astype\(float\)"):
+        data.from_arrays(table, [0, 1, 0, 1], [0, 0, 1, 1], test_fraction=0.5)
+    assert data.from_arrays(table.astype(float), [0, 1, 0, 1], [0, 0, 1, 1], test_fraction=0.5).num_clients == 2
