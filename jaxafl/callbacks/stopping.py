@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
-from jaxafl.models.metrics import falls, meant
+from jaxafl.models.metrics import falls, meant, reaches
 from jaxafl.options import UserError, check_number
 
 
@@ -62,7 +62,7 @@ class StopAt(Callback):
             if name not in chunk.evaluation:
                 raise UserError(f"{self.owner}: there is no metric {name!r}; there are {', '.join(chunk.evaluation)}")
             value = chunk.evaluation[name]
-            if value <= target if falls(name, chunk.run.metrics, self.owner) else value >= target:
+            if reaches(value, target, falls(name, chunk.run.metrics, self.owner)):
                 return f"{name} {value:.6g} has reached {target:g}"
         return None
 

@@ -33,6 +33,7 @@ from jaxafl import clock, data, models, results, server
 from jaxafl.cli.tables import numbers_table
 from jaxafl.client import Client
 from jaxafl.data import FederatedData
+from jaxafl.models.metrics import reaches
 from jaxafl.options import UserError
 from jaxafl.plot import accuracy_vs_time
 from jaxafl.plot.canvas import check_image_path
@@ -115,7 +116,7 @@ def table(found: dict[str, xr.Dataset]) -> Table:
     columns = ("best\naccuracy", reach, "simulated\ntime", "staleness\nmean / max", "local\nsteps", "updates\nper s")
     shown = numbers_table(title, [Column("method", no_wrap=True)], columns, pad_edge=False, collapse_padding=True)
     for name, run in found.items():
-        reached = np.flatnonzero(run["accuracy"].values >= target)
+        reached = np.flatnonzero(reaches(run["accuracy"].values, target, falling=False))
         stale = run["staleness"].values[run["staleness"].values >= 0]
         shown.add_row(
             name,

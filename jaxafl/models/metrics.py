@@ -46,6 +46,7 @@ _UNSURE = {
     *("std", "stddev", "sd", "sem", "stderr", "var", "variance", "spread", "ci", "iqr", "range", "deviation"),
     *("increase", "decrease", "change", "delta", "diff", "difference", "time", "seconds", "rounds", "steps", "epochs"),
 }  # words that turn a metric into another quantity
+_ROUNDING = 1e-6
 _QUALIFIERS = r"(?<!bits)_(at|per|to|for|vs|under|given)(_|$)"  # the rest of the name is no metric: fpr_at_95_tpr
 _BROUGHT = {
     "personal_": "Client(personal=...) and held-out samples, such as data.with_validation(0.1, seed=0)",
@@ -160,6 +161,18 @@ def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owne
         f"lower. Declare it with the model, e.g. from_linen(..., better={{{name!r}: 'lower'}}), or in a result that "
         f"exists: result[{metric!r}].attrs['better'] = 'lower'"
     )
+
+
+def reaches(values: Any, target: float, falling: bool) -> Any:
+    """Returns True where values are at a target, or better, up to the rounding of means in float32.
+
+    Args:
+        values: a number or an array. The accuracy of 7 right samples of 10 is 0.69999999.
+        target: the target.
+        falling: True if lower values are better.
+    """
+    slack = _ROUNDING * abs(target)
+    return values <= target + slack if falling else values >= target - slack
 
 
 def meant(metric: str, known: Iterable[str]) -> str:

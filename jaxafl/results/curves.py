@@ -211,7 +211,7 @@ def reach(run: xr.Dataset, target: float, metric: str, axis: str) -> tuple[float
     A failed run ends at infinity, because it would never reach the target.
     """
     found = curve(run, AXES[axis].variable, metric)
-    reached = found.values <= target if falls(run, metric, "time_to") else found.values >= target
+    reached = metrics.reaches(found.values, target, falls(run, metric, "time_to"))
     if reached.any():
         return float(found.at[reached.argmax()]), True
     return (np.inf if has_failed(run) else float(found.at[-1:].sum())), False

@@ -104,6 +104,18 @@ def test_summaries_and_differences_are_paired_by_seed(made: afl.Comparison) -> N
     np.testing.assert_allclose(found["FedAsync"].values, last["FedAsync"] - last["FADAS"])
 
 
+def test_seven_of_ten_samples_reach_the_target_0_7() -> None:
+    """The mean is 0.69999999 in float32."""
+    x, y = np.zeros((10, 3), np.float32), np.repeat([0, 1], [7, 3])
+    data = afl.data.from_arrays(x, y, y, x_test=x, y_test=y)
+    client, clock = afl.Client(learning_rate=0.0, steps=1, batch_size=2), afl.clock.synchronous(cohort=2)
+    sim = afl.Simulation(data, afl.models.logistic(2), client, afl.server.fedavg(), clock)
+    result = sim.run(4, eval_every=2, until={"accuracy": 0.7})
+    assert float(result.accuracy[0]) < 0.7 and result.attrs["stopped"] == "accuracy 0.7 has reached 0.7"
+    found = afl.compare({"a": sim}, seeds=2, server_steps=2).time_to(0.7)["a"]
+    assert found.reached.all() and found.median == 0
+
+
 def test_a_method_with_a_run_that_failed_has_no_mean() -> None:
     two = artificial(a=[[0.1, 0.5], [0.1, 0.7]], b=[[0.1, 0.9], [0.1, np.nan]])
     assert two.failed == {"b": [1]}
