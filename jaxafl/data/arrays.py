@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, numeric
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
@@ -138,12 +138,7 @@ def _samples(name: str, argument: str, x: Any) -> Any:
         return {key: _samples(name, f"{argument}[{key!r}]", part) for key, part in x.items()}
     if _are_pictures(x):
         return pixels(f"{name}: {argument}", x)
-    samples = as_array(name, argument, x)
-    if samples.ndim == 0 or samples.dtype.kind not in "fiub":
-        mixed = ". A table with columns of several types is x.astype(float)" if hasattr(x, "columns") else ""
-        raise TypeError(
-            f"{name}: {argument} must be a numeric array [n, ...]; got shape {samples.shape}, {samples.dtype}{mixed}"
-        )
+    samples = numeric(name, argument, x)
     if samples.dtype.kind != "f":
         return kept(samples)
     bad = ~np.isfinite(samples)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.federated import FederatedData, kind_of_sample, kind_of_target
@@ -63,6 +64,8 @@ class Dataset(Summarised):
     user_names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        for part, samples in (("x", self.x), ("x_test", self.x_test)):
+            object.__setattr__(self, part, _arrays(self.name, part, samples))
         y, y_test = as_targets(self.name, "training", self.y), as_targets(self.name, "test", self.y_test)
         _check_lengths(self.name, "training", self.x, y)
         _check_lengths(self.name, "test", self.x_test, y_test)
@@ -202,6 +205,24 @@ class Dataset(Summarised):
         return users.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[users]
 
 
+def _arrays(name: str, part: str, x: Any) -> Any:
+    """Returns samples, an array or a pytree of arrays, as NumPy arrays; raises as `numeric` does."""
+    if not all(np.ndim(leaf) for leaf in jax.tree.leaves(x)):
+        x = as_array(name, part, x)  # nested lists of numbers, which JAX takes for a pytree
+    return jax.tree.map(lambda leaf: numeric(name, part, leaf), x)
+
+
+def numeric(name: str, argument: str, samples: Any) -> np.ndarray:
+    """Returns samples as an array [n, ...]; raises `TypeError` unless it holds numbers."""
+    array = as_array(name, argument, samples)
+    if array.ndim == 0 or array.dtype.kind not in "fiub":
+        mixed = ". A table with columns of several types is x.astype(float)" if hasattr(samples, "columns") else ""
+        raise TypeError(
+            f"{name}: {argument} must be a numeric array [n, ...]; got shape {array.shape}, {array.dtype}{mixed}"
+        )
+    return array
+
+
 def _check_lengths(name: str, part: str, x: Any, y: np.ndarray) -> None:
     lengths = {len(leaf) for leaf in jax.tree.leaves(x)}
     if lengths != {len(y)}:
@@ -221,10 +242,12 @@ def _check_values(name: str, part: str, x: Any) -> None:
                     "by numpy.unique(x, return_inverse=True)[1], or make quantities floats and scale them"
                 )
         if leaf.dtype.kind == "f":
+            stored = jnp.result_type(float) if leaf.dtype.itemsize >= 8 else leaf.dtype
             for begin in range(0, len(leaf), _ROWS):
-                finite = np.isfinite(leaf[begin : begin + _ROWS]).reshape(len(leaf[begin : begin + _ROWS]), -1).all(1)
+                block = leaf[begin : begin + _ROWS].reshape(len(leaf[begin : begin + _ROWS]), -1)
+                finite = (np.abs(block) <= np.finfo(stored).max).all(1)
                 if not finite.all():
                     raise UserError(
-                        f"{name}: {part} sample {begin + int(np.argmin(finite))} is NaN or infinite; remove or replace "
-                        "such samples first"
+                        f"{name}: {part} sample {begin + int(np.argmin(finite))} is NaN or infinite, or too large for "
+                        f"{stored}; remove, replace or scale such samples first"
                     )

@@ -72,6 +72,8 @@ class FederatedData(Summarised):
             )
         if len(self.y_test) == 0:
             raise ValueError(f"{self.name}: the test set is empty; a simulation needs samples to evaluate on")
+        if (lengths := {len(leaf) for leaf in jax.tree.leaves(self.x_test)}) != {len(self.y_test)}:
+            raise UserError(f"{self.name}: x_test has {sorted(lengths)} samples and y_test {len(self.y_test)} targets")
         if self.client_names is not None:
             object.__setattr__(self, "client_names", check_names(self.name, self.client_names, len(self.counts)))
         held = self.counts, self.arrays, self.x_test, self.y_test, self.test_clients, self.validation

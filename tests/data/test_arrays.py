@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -276,3 +278,21 @@ def test_a_table_of_several_types_says_how_to_convert_it():
     with pytest.raises(TypeError, match=r"x\.astype\(float\)"):
         data.from_arrays(table, [0, 1, 0, 1], [0, 0, 1, 1], test_fraction=0.5)
     assert data.from_arrays(table.astype(float), [0, 1, 0, 1], [0, 0, 1, 1], test_fraction=0.5).num_clients == 2
+
+
+def test_a_pooled_dataset_takes_lists_and_tables_and_refuses_what_is_no_number():
+    x, y = [[1.0, 2.0], [3.0, 4.0]], [0, 1]
+
+    def pooled(samples, tested=x):
+        return data.Dataset("d", samples, y, tested, y, 2, data.cast())
+
+    for one in (x, pd.DataFrame(x), jnp.asarray(x, float)):
+        np.testing.assert_array_equal(pooled(one, one).partition(data.iid(2)).arrays["x"], x)
+    for wrong in (np.array(x, object), np.array(x, complex), [["a", "b"]] * 2):
+        with pytest.raises(TypeError, match="x must be a numeric array"):
+            pooled(wrong)
+    with pytest.raises(ValueError, match="training sample 1 is NaN or infinite, or too large for float32"):
+        pooled(np.array([[1.0, 2.0], [1e39, 4.0]]))
+    split = pooled(x).partition(data.iid(2))
+    with pytest.raises(ValueError, match=r"x_test has \[1\] samples and y_test 2 targets"):
+        dataclasses.replace(split, x_test=split.x_test[:1])
