@@ -336,7 +336,7 @@ def test_a_comparison_says_where_seeds_are_missing():
 
 def test_a_timeline_shows_no_run_that_starts_after_its_end():
     made = clock.free_running(concurrency=2, durations=clock.constant([1.0, 1.5]))
-    long, short = (compute_schedule(made, 2, 1, server_steps) for server_steps in (40, 12))
+    long, short = (compute_schedule(made, 2, 1, server_steps) for server_steps in (38, 12))
     ax = plot.timeline({"long": long, "short": short}, max_runs=4).axes[0]
     assert "first" in ax.get_title() and "faded" not in ax.get_xlabel()
     assert all(path.vertices[:, 0].max() < 5 for bars in ax.collections for path in bars.get_paths())
