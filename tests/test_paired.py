@@ -147,6 +147,7 @@ def test_when_a_run_reaches_a_target() -> None:
     one = run([0.1, 0.9, 0.4])
     assert reach(one, 0.5, "accuracy", "time") == (10.0, True)
     assert reach(one, 0.95, "accuracy", "bytes") == (20_000.0, False)
+    assert reach(one.assign_attrs(until_time=27.0), 0.95, "accuracy", "time") == (27.0, False)
     assert reach(one.rename(accuracy="loss"), 0.3, "loss", "time") == (0.0, True)
     failed = run([0.1, 0.9], failed_step=7)
     assert reach(failed, 0.5, "accuracy", "time") == (10.0, True)

@@ -42,6 +42,11 @@ class StopAt(Callback):
             check_target(self.owner, name, target)
         self.targets = targets
 
+    @property
+    def limits_of_runs(self) -> dict[str, float]:
+        """Limits that decide where a run ends, by name; empty if `until` has them."""
+        return self.targets
+
     @classmethod
     def of_text(cls, text: str) -> StopAt:
         """Returns the callback for a text such as `"0.9"` (an accuracy) or `"validation_loss=0.5"`."""
@@ -86,6 +91,12 @@ class StopAfter(Callback):
             if limit is not None:
                 check_number("StopAfter", name, limit, above=0)
 
+    @property
+    def limits_of_runs(self) -> dict[str, float]:
+        """Limit of the simulated time by name; empty without it."""
+        limit = self.limits["simulated"]
+        return {} if limit is None else {"simulated": limit}
+
     def chunk(self, chunk: Chunk) -> str | None:
         for (name, limit), seconds in zip(self.limits.items(), (chunk.time, chunk.seconds), strict=True):
             if limit is not None and seconds >= limit:
@@ -106,6 +117,10 @@ class Targets(StopAt):
         self.owner = f"{owner}, until"
         self.others = others
         super().__init__(**targets)
+
+    @property
+    def limits_of_runs(self) -> dict[str, float]:
+        return {}
 
     def check(self, run: Run) -> None:
         for name in self.targets:

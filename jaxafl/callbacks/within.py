@@ -21,6 +21,7 @@ class Within(Callback):
         self.callback = callback
         self.labels = dict(labels)
         self.targets = getattr(callback, "targets", {})
+        self.limits_of_runs = getattr(callback, "limits_of_runs", {})
 
     def __copy__(self) -> Within:
         return Within(copy.copy(self.callback), self.labels)

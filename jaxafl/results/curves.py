@@ -208,9 +208,10 @@ def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") ->
 def reach(run: xr.Dataset, target: float, metric: str, axis: str) -> tuple[float, bool]:
     """Returns the point at which a run first reaches a target, and True; otherwise its end, and False.
 
-    A failed run ends at infinity, because it would never reach the target.
+    Against time, a run ends with the limit that ended it. A failed run ends at infinity, because it would never reach
+    the target.
     """
-    found = curve(run, AXES[axis].variable, metric)
+    found = to_its_end(run, curve(run, AXES[axis].variable, metric), axis)
     reached = metrics.reaches(found.values, target, falls(run, metric, "time_to"))
     if reached.any():
         return float(found.at[reached.argmax()]), True

@@ -102,7 +102,9 @@ class Work:
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """The fingerprint of the sweep."""
-        limits = {"until": dict(self.limits)} if self.limits else {}
+        limits: dict[str, Any] = {"until": dict(self.limits)} if self.limits else {}
+        if stops := [one.limits_of_runs for one in self.callbacks if getattr(one, "limits_of_runs", None)]:
+            limits["stops"] = stops  # finished members would keep the ends of before
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
         speed = self.speed._replace(devices=())._asdict()
