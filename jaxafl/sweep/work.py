@@ -103,7 +103,7 @@ class Work:
     def identity(self) -> dict[str, Any]:
         """The fingerprint of the sweep."""
         limits: dict[str, Any] = {"until": dict(self.limits)} if self.limits else {}
-        if stops := [one.limits_of_runs for one in self.callbacks if getattr(one, "limits_of_runs", None)]:
+        if stops := list(filter(None, (getattr(one, "limits_of_runs", None) for one in self.callbacks))):
             limits["stops"] = stops  # finished members would keep the ends of before
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
