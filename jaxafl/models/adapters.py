@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.models.losses import LOSSES, of_optax
+from jaxafl.models.mixing import warn_of_mixing
 from jaxafl.models.model import Array, Batch, Init, Key, Outputs, Params, State
-from jaxafl.models.predictions import scored
+from jaxafl.models.predictions import predictions_of, scored
 from jaxafl.options import UserError, check_choice, shown
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
@@ -22,7 +23,11 @@ Check: TypeAlias = Callable[[Params, State, Batch], None]
 
 
 def tried(
-    init: Init, apply: Callable[..., tuple[Outputs, State]], frozen: Any = None, check: tuple[Init, Check] | None = None
+    init: Init,
+    apply: Callable[..., tuple[Outputs, State]],
+    frozen: Any = None,
+    check: tuple[Init, Check] | None = None,
+    loss: Loss | None = None,
 ) -> Init:
     """Returns `init` with a trial call of `apply`, so that a mismatch raises its error in `init`.
 
@@ -30,22 +35,28 @@ def tried(
         init, apply, frozen: fields of `Model`.
         check: an `init` of all parameters, including frozen ones, and a function that is called with their shapes, once
             for each form of the samples.
+        loss: a loss of the user's, to be examined as often.
     """
     checked: set[str] = set()
 
-    def once(batch: Batch) -> None:
+    def once(batch: Batch) -> bool:
         form = f"{jnp.result_type(float)} {jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), batch)}"
         if check is not None and form not in checked:
             make, examine = check
             params, state = jax.eval_shape(make, jax.eval_shape(lambda: jax.random.key(0)), batch)
             examine(params, state, batch)
-            checked.add(form)
+        first = form not in checked
+        checked.add(form)
+        return first
 
     def init_and_try(key: Key, batch: Batch) -> tuple[Params, State]:
-        once(batch)
+        first = once(batch)
         params, state = init(key, batch)
         held = () if frozen is None else (jax.eval_shape(lambda: frozen(batch) if callable(frozen) else frozen),)
         jax.eval_shape(lambda *held: apply(params, state, batch, key, False, *held), *held)
+        if first and loss is not None and not any(loss is one for one in LOSSES.values()):
+            given = (params, state, batch, key, False)
+            warn_of_mixing(loss, jax.eval_shape(lambda *held: predictions_of("", apply, *given, *held), *held), batch)
         return params, state
 
     return init_and_try

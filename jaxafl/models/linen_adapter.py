@@ -190,7 +190,7 @@ def from_linen(
     sees_mask = "mask" in arguments and "mask" not in modes.training
     return Model(
         name or network,
-        tried(init, applied, held, (make, check)),
+        tried(init, applied, held, (make, check), loss_of),
         applied,
         description,
         held,

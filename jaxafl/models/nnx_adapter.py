@@ -150,7 +150,7 @@ def from_nnx(
     if frozen is not None:
         init, applied, held = split_off(make, apply, frozen, "from_nnx")
         description["frozen"] = described(frozen)
-    init = tried(init, applied, held, (make, check))
+    init = tried(init, applied, held, (make, check), loss_of)
     return Model(name or network, init, applied, description, held, sees_mask, better=better)
 
 

@@ -171,7 +171,7 @@ def from_torch(
     sees_mask = all(one.rpartition(".")[0] in of_norms for one, value in buffers.items() if value.dtype.kind == "f")
     return Model(
         name or network,
-        tried(make, apply, held or None),
+        tried(make, apply, held or None, loss=loss_of),
         apply,
         {"network": network, "framework": "torch", "initial": _initial(trained, names, buffers)}
         | ({"loss": loss} if isinstance(loss, str) else {}),

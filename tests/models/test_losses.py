@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
-from jaxafl.models import Batch, sigmoid_cross_entropy, softmax_cross_entropy
+from jaxafl.models import Batch, from_linen, from_nnx, sigmoid_cross_entropy, softmax_cross_entropy
 from jaxafl.models.adapters import check_loss
 
 
@@ -142,6 +145,32 @@ def test_binary_losses_of_optax_take_classes_and_one_score(loss):
             np.testing.assert_allclose(check_loss("test", loss)(predictions, given), expected, rtol=1e-6)
     with pytest.raises(ValueError, match="Give the last layer 1 output"):
         check_loss("test", loss)(jnp.zeros((4, 4)), classes)
+
+
+def squares(predictions, batch):
+    return ((predictions - batch.y) ** 2).mean(-1)
+
+
+def weighted(predictions, batch):
+    return softmax_cross_entropy(predictions, batch).loss * jnp.asarray([1.0, 5.0])[batch.y]
+
+
+@pytest.mark.parametrize("adapter", ["linen", "nnx"])
+def test_a_loss_that_compares_samples_with_each_other_is_warned_of_once(adapter):
+    def drawn(loss, outputs, labels):
+        layer = nn.Dense(outputs) if adapter == "linen" else lambda rngs: nnx.Linear(1, outputs, rngs=rngs)
+        model = (from_linen if adapter == "linen" else from_nnx)(layer, loss)
+        for _ in range(2):
+            model.init(jax.random.key(0), labelled(labels))
+
+    with pytest.warns(UserWarning, match=r"prediction has the shape \[1\] and a target \[\]") as seen:
+        drawn(squares, 1, [0.5])
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn(squares, 3, [[0.5, 1.0, 2.0]])
+        drawn(weighted, 2, [0])
+        drawn(optax.hinge_loss, 1, [0])
 
 
 def test_low_precision_of_predictions_does_not_reach_the_loss():
