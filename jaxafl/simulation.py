@@ -1,4 +1,4 @@
-"""`Simulation`: what is simulated, checked, planned, compiled and run."""
+"""`Simulation`: the parts of an experiment, and the calls that check, schedule and run it."""
 
 from __future__ import annotations
 

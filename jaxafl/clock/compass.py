@@ -17,7 +17,7 @@ from jaxafl.clock.durations.runs import Run
 from jaxafl.clock.groups import Alarm, Grouping, Queue, assign, choose, first_alarm, no_groups
 from jaxafl.clock.starts import blank_runs, first_fault, no_starts, start_run
 from jaxafl.clock.trees import put
-from jaxafl.device.buffers import read, write
+from jaxafl.device.buffers import changed_if, read, write
 from jaxafl.device.keys import Key
 from jaxafl.options import Number, number, static
 
@@ -134,7 +134,7 @@ class compass(Clock):
             state = jax.lax.while_loop(
                 lambda s: settled & (s.idle.first[0] == _STARTS) & (s.arrivals.first[0] > s.now), self._start, state
             )
-            state = jax.lax.fori_loop(0, settled.astype(jnp.int32), lambda _, s: self._event(s), state)
+            state = changed_if(settled, self._event, state)
             stepping = _stepping(state)
             state, step = _take(state, step)
             return state, step, stepping | (state.starts.fault.code > 0)
@@ -218,7 +218,7 @@ class compass(Clock):
             arrivals=trees.expect(state.arrivals, size, client, jnp.float64(jnp.inf), client, arrives),
             starts=starts,
         )
-        return jax.lax.fori_loop(0, late.astype(jnp.int32), lambda _, state: _buffer(state, client), state)
+        return changed_if(late, lambda state: _buffer(state, client), state)
 
 
 def _buffer(state: State, client: Array) -> State:

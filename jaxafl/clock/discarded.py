@@ -16,7 +16,7 @@ from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import Schedule, Untaken, replaced
 from jaxafl.clock.warm_up import warm_up
-from jaxafl.device import compiled
+from jaxafl.device import compiled, float64_on_cpu
 from jaxafl.options import UserError
 
 _EVENTS = 4096  # per call of the program
@@ -173,7 +173,7 @@ def _untaken(clockwork: Clockwork, state: State, stop: int) -> Untaken:
 def _scanned(clockwork: Clockwork, state: State, stop: int) -> tuple[Any, ...]:
     """Returns the discarded runs up to server step `stop`: version and time of the end; True if clients complete it."""
     found: list[Any] = []
-    with clockwork._computing():
+    with float64_on_cpu():
         while not found or int(state.version) < stop:
             arguments = (clockwork.numbers, clockwork.workload, state)
             program, _ = compiled(_scan, (_EVENTS,), arguments, whole=True)

@@ -12,7 +12,7 @@ from jaxafl.clock.contract import Clock, ServerStep, Workload
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import reads
 from jaxafl.clock.versions import next_version
-from jaxafl.device import cpu
+from jaxafl.device import float64_on_cpu
 from jaxafl.device.dependence import inputs_read
 from jaxafl.device.keys import seed_key
 
@@ -50,7 +50,7 @@ def _change(clock: Clock, num_clients: int, ignored: Sequence[str]) -> bool:
     def advance(steps: jax.Array, state: Any) -> tuple[Any, ServerStep]:
         return next_version(clock, state, Workload(steps, num_clients))
 
-    with jax.enable_x64(True), jax.default_device(cpu()):
+    with float64_on_cpu():
         state = jax.eval_shape(lambda: clock.init(seed_key(0), num_clients))
         steps = jax.ShapeDtypeStruct((num_clients,), jnp.int32)
         jaxpr, made = jax.make_jaxpr(advance, return_shape=True)(steps, state)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxafl.clock.contract import Clock, Runs
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Run, draw_of, prepared_of, stream_keys
-from jaxafl.device import cpu
+from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import seed_key
 from jaxafl.options import UserError
 
@@ -110,7 +110,7 @@ def _why(clock: Clock, num_clients: int, seed: int, runs: np.ndarray) -> str:
         (np.isinf, "an infinite duration"),
         (lambda drawn: drawn == 0, "a duration of 0, in which no time passes"),
     )
-    with jax.enable_x64(True), jax.default_device(cpu()):
+    with float64_on_cpu():
         for durations in (value for value in vars(clock).values() if isinstance(value, Duration)):
             prepared = prepared_of(durations, stream_keys(seed_key(seed), durations), num_clients)
 

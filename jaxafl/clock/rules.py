@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Delivery, ServerStep
 from jaxafl.clock.ragged import PER_STEP, columns_of, per_step
+from jaxafl.device.user_code import check_alike
 from jaxafl.options import UserError
 
 Rule: TypeAlias = tuple[np.ndarray, str, str]  # violations, bool [n]; names of the values to show; text of the rule
@@ -70,7 +71,7 @@ def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None
     state, step = result
     if not hasattr(state, "starts"):
         raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
-    check_form(about, "state", before, state)
+    check_alike(f"{about} a state of the same form as that of init", "state", before, state)
     size = clock.capacity(num_clients)
     if step.advances is not None and jnp.ndim(step.mask) == 1:  # the steps of one version share its entries
         size = min(size, len(step.mask))
@@ -87,27 +88,6 @@ def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None
             raise UserError(
                 f"{about} `{name}` as {word} of shape {shape} (capacity {size}), it is {dtype} of shape {found}"
             )
-
-
-def check_form(about: str, name: str, before: Any, after: Any) -> None:
-    """Raises `UserError` unless two pytrees have the same structure, shapes and types; traced.
-
-    Args:
-        about: the beginning of the message.
-        name: name of the pytree.
-        before, after: the first one, and the one that a method returned.
-    """
-    was, now = _forms(before), _forms(after)
-    for path in [*was, *now]:
-        if was.get(path) != now.get(path):
-            first = "a state of the same form as that of init" if name == "state" else f"{name} of the same form"
-            raise UserError(f"{about} {first}: {name}{path} was {was.get(path)}, it is {now.get(path)}")
-
-
-def _forms(state: Any) -> dict[str, str]:
-    """Returns the type and shape of every leaf of a state, by its path."""
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{[*jnp.shape(leaf)]}" for path, leaf in leaves}
 
 
 def held_by(clock: Clock, state: Any) -> list[jax.Array]:

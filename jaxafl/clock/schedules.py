@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,7 +17,7 @@ from jaxafl.clock.starts import first_state
 from jaxafl.clock.tables import Schedule, Source, replaced
 from jaxafl.clock.transfers import with_arrivals
 from jaxafl.clock.versions import next_version, rows_of_versions
-from jaxafl.device import as_arrays, compiled, cpu, host_bytes, on_device
+from jaxafl.device import as_arrays, compiled, float64_on_cpu, host_bytes, on_device
 from jaxafl.device.buffers import allocate, shared_size, write
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.device.switches import check_switches
@@ -72,7 +71,7 @@ class Clockwork:
         self.user_defined = not type(clock).__module__.startswith("jaxafl.")
         self.times = np.zeros(0)
         self.earlier = Earlier()
-        with self._computing():
+        with float64_on_cpu():
             self.workload = Workload(on_device(np.asarray(local_steps, np.int32)), num_clients)
             self.numbers = as_arrays(clock, jnp.float64)
             self.state = self._begun()
@@ -82,7 +81,7 @@ class Clockwork:
         several = self.clock.entries(self.num_clients) < self.clock.capacity(self.num_clients)
         if several and not self.user_defined:
             return self._advance_in_rows(count)
-        with self._computing():
+        with float64_on_cpu():
             arguments = (self.numbers, self.workload, self.state, on_device(np.int32(count)))
             whole = self.clock.event_by_event and not several  # what gathers rows of one step is not small
             program, _ = compiled(_scan, (shared_size(count),), arguments, donate=(2,), whole=whole)
@@ -107,7 +106,7 @@ class Clockwork:
     def _advance_in_rows(self, count: int) -> Schedule:
         """Computes the schedule of the next `count` server steps; its memory does not grow with the capacity."""
         before, start, found, done = self.times, len(self.times), [], 0
-        with self._computing():
+        with float64_on_cpu():
             while done < count:
                 arguments = (self.numbers, self.workload, self.state, on_device(np.int32(count - done)))
                 program, _ = compiled(
@@ -148,29 +147,25 @@ class Clockwork:
     def _interruptible(self, program: Any, arguments: tuple[Any, ...], count: int) -> Any:
         """Executes the program of a user-defined clock, whose loops may never end."""
         numbers, workload, *_ = arguments
-        compute = self._computing()(lambda: program(*arguments))
+        compute = float64_on_cpu()(lambda: program(*arguments))
 
         def begin() -> Any:
             state = self._begun()
-            return state, self._computing()(one_step(numbers, workload, state))
+            return state, one_step(numbers, workload, state)
 
         steps = range(len(self.times) + count)
         return call_interruptibly(compute, begin, self.clock, self.num_clients, self.seed, steps)
-
-    @contextlib.contextmanager
-    def _computing(self) -> Iterator[None]:
-        with jax.enable_x64(True), jax.default_device(cpu()):
-            yield
 
 
 def one_step(clock: Clock, workload: Workload, state: Any) -> Callable[[Any], Any]:
     """Returns a function that computes one server step: state -> (state, server steps [1, ...], ...).
 
-    It must be called with 64-bit types enabled, and the numbers of `clock` must be float64.
+    The numbers of `clock` must be float64.
     """
-    one = on_device(np.int32(1))
-    program, _ = compiled(_scan, (1,), (clock, workload, state, one))
-    return lambda state: program(clock, workload, state, one)
+    with float64_on_cpu():
+        one = on_device(np.int32(1))
+        program, _ = compiled(_scan, (1,), (clock, workload, state, one))
+    return float64_on_cpu()(lambda state: program(clock, workload, state, one))
 
 
 def schedule_of(

@@ -46,7 +46,7 @@ class DataForm:
         x, y = self.gather(arrays, client, positions)
         if self.preprocessing.augment is not None:
             raw, x = x, jax.vmap(self.preprocessing.augment)(x, keys)
-            before, after = (jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape[1:]]}", one) for one in (raw, x))
+            before, after = kind_of_sample(raw), kind_of_sample(x)
             if before != after:  # `transform` would treat training and test samples differently
                 raise UserError(
                     f"the augmentation turns raw samples {before} into {after}; expected the same shape and dtype. "
@@ -60,6 +60,9 @@ class DataForm:
 
 
 def kind_of_sample(x: Any) -> str:
-    """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`."""
-    kinds = jax.tree.map(lambda leaf: f"{np.asarray(leaf).dtype}{list(np.shape(leaf)[1:])}", x)
-    return str(kinds).replace("'", "")
+    """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`, possibly traced."""
+
+    def one(leaf: Any) -> str:
+        return f"{leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype}{[*np.shape(leaf)[1:]]}"
+
+    return str(jax.tree.map(one, x)).replace("'", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import jax
@@ -34,6 +36,7 @@ __all__ = [
     "cpu",
     "devices_of",
     "equations",
+    "float64_on_cpu",
     "host_bytes",
     "keep_programs",
     "make_cpu_devices",
@@ -57,6 +60,13 @@ def cpu() -> Any:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:
         return None
+
+
+@contextlib.contextmanager
+def float64_on_cpu() -> Iterator[None]:
+    """Computes on the CPU, with 64-bit types enabled, within the block: as clocks do ahead of training."""
+    with jax.enable_x64(True), jax.default_device(cpu()):
+        yield
 
 
 def as_arrays(tree: T, dtype: Any) -> T:

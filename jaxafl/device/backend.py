@@ -1,4 +1,4 @@
-"""The backend that compiled programs are built for."""
+"""Backend that compiled programs are built for."""
 
 from __future__ import annotations
 

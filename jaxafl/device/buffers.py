@@ -147,6 +147,11 @@ def write_made(
     return jax.tree.map(lambda new, old: jnp.where(expand(place >= 0, new), new, old), made, targets)
 
 
+def changed_if(where: Array, change: Callable[[Tree], Tree], buffer: Tree) -> Tree:
+    """Returns `change(buffer)` if `where` is True, else the buffer, in place; `jax.lax.cond` would copy the buffer."""
+    return jax.lax.fori_loop(0, where.astype(jnp.int32), lambda _, buffer: change(buffer), buffer)
+
+
 def expand(mask: Array, leaf: Array) -> Array:
     """Returns the mask with trailing axes of length 1, to broadcast against a leaf."""
     return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxafl.device.compilation import forget_programs
-from jaxafl.device.reads import globals_read, is_installed, written_in
+from jaxafl.device.reads import closed, globals_read, is_installed, written_in
 from jaxafl.options import are_plain, options_of
 
 _DEEPEST = 40  # a chain of Optax nests its numbers 20 containers deep; what lies deeper is not compared
@@ -99,9 +99,11 @@ def renew_programs(parts: Any) -> None:
 
 
 def _function(node: types.FunctionType, inner: Callable[[Any], Any]) -> dict[str, Any]:
-    closed = [cell.cell_contents for cell in node.__closure__ or () if _is_set(cell)]
     code = {"name": node.__qualname__, "code": f"{zlib.crc32(_code(node.__code__)):08x}"}
-    return code | {"closed": inner(closed), "defaults": inner([node.__defaults__, node.__kwdefaults__])}
+    return code | {
+        "closed": inner([*closed(node).values()]),
+        "defaults": inner([node.__defaults__, node.__kwdefaults__]),
+    }
 
 
 def _globals(node: types.FunctionType, inner: Callable[[Any], Any], cells: bool = False) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _methods(kind: type) -> dict[str, Any]:
 
 
 def _members(kind: type, counts: Callable[[str], bool]) -> dict[str, Any]:
-    """Returns the methods, properties and constants that a class has of those of its bases whose module counts."""
+    """Returns the methods, properties and constants that a class has from bases whose module `counts` accepts."""
     classes = [one for one in reversed(kind.__mro__) if counts(one.__module__)]
     members = {name: member for one in classes for name, member in vars(one).items()}
     left_out = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
@@ -161,11 +163,3 @@ def _code(code: types.CodeType) -> bytes:
         else:
             parts.append(repr(sorted(map(repr, one)) if isinstance(one, frozenset) else one).encode())
     return code.co_code + repr(code.co_names).encode() + b"".join(parts)
-
-
-def _is_set(cell: types.CellType) -> bool:
-    try:
-        _ = cell.cell_contents
-        return True
-    except ValueError:  # the cell is empty while its function is being defined
-        return False

@@ -42,8 +42,7 @@ def globals_read(function: types.FunctionType, cells: bool = False) -> dict[str,
     for one in waiting:
         if is_installed(one.__globals__.get("__name__")):
             continue
-        closed = dict(zip(one.__code__.co_freevars, one.__closure__ or (), strict=True)) if cells else {}
-        inside = {name: cell.cell_contents for name, cell in closed.items() if cell != types.CellType()}
+        inside = closed(one) if cells else {}
         for path in _paths(one.__code__):
             name, value = _value(inside if path[0][0] == "cell" else one.__globals__, path)
             value = inspect.unwrap(value) if _attribute(value, "__wrapped__") else value
@@ -55,6 +54,12 @@ def globals_read(function: types.FunctionType, cells: bool = False) -> dict[str,
                     name = f"{one.__module__}.{one.__qualname__}: {name}"
                 found[name] = value
     return found
+
+
+def closed(function: types.FunctionType) -> dict[str, Any]:
+    """Returns the variables of functions around a function that it reads; those without a value yet are left out."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
 
 
 def written_in(parts: Any) -> Iterator[Any]:
@@ -125,8 +130,7 @@ def _reached(parts: Any) -> Iterator[Any]:
         met[id(one)] = one
         yield one
         if isinstance(one, types.FunctionType):
-            cells = [cell.cell_contents for cell in one.__closure__ or () if cell != types.CellType()]
-            waiting += [*cells, one.__defaults__, one.__kwdefaults__]
+            waiting += [*closed(one).values(), one.__defaults__, one.__kwdefaults__]
         elif isinstance(one, Mapping):
             waiting += one.values()
         elif isinstance(one, list | tuple | set | frozenset):

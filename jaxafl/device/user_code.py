@@ -84,6 +84,29 @@ def like_given(owner: str, method: str, found: Any, given: Any) -> Any:
     return found
 
 
+def check_alike(rule: str, name: str, before: Any, after: Any) -> None:
+    """Raises `UserError` unless two pytrees have the same structure, shapes and types; traced.
+
+    Args:
+        rule: the beginning of the message.
+        name: name of the pytree.
+        before, after: the first one, and the one that a method returned.
+    """
+    was, now = _forms(before), _forms(after)
+    first, later = str(jax.tree.structure(before)), str(jax.tree.structure(after))
+    for path in [*was, *now]:
+        if was.get(path) != now.get(path):
+            raise UserError(f"{rule}: {name}{path} was {was.get(path)}, it is {now.get(path)}")
+    if first != later:
+        raise UserError(f"{rule}: {name} was {first}, it is {later}")
+
+
+def _forms(tree: Any) -> dict[str, str]:
+    """Returns the type and shape of every leaf of a pytree, by its path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): f"{jnp.result_type(leaf)}{[*jnp.shape(leaf)]}" for path, leaf in leaves}
+
+
 def parts_of(owner: str, method: str, names: tuple[str, ...], found: Any) -> tuple[Any, ...]:
     """Returns the tuple that a user's method returned; raises `ValueError` unless it has one value for each name."""
     if not (isinstance(found, tuple) and len(found) == len(names)):

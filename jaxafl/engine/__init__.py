@@ -1,1 +1,1 @@
-"""The engine: what is run (`problem`), where a run is (`state`), and what carries it on."""
+"""The engine: problems, plans, the state of runs, and the compiled programs that advance it."""

@@ -7,24 +7,27 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.engine.evaluate import gradient_of, owned_sums
+from jaxafl.engine.evaluate import gradient_sum, owned_sums
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.options import UserError, did_you_mean
 from jaxafl.server.contract import Arrivals, norm
 
 Array = jax.Array
 Tree = Any
-_PIECE = 256  # samples per gradient evaluation of a full pass
 
 DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client", "local_accuracy")
 """Names of `Simulation.run(diagnostics=...)`."""
 
 
 def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
-    """The names as a tuple.
+    """Returns the requested names as a tuple, in the order of `DIAGNOSTICS`.
+
+    Args:
+        names: one name or several.
+        server: the server of the run.
 
     Raises:
-        ValueError: there is no such diagnostic, or it has no meaning for this server.
+        ValueError: a name is unknown, or the diagnostic has no meaning for this server.
     """
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
@@ -45,12 +48,14 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
 
 
 def drift(params: Tree, start: Tree) -> Array:
-    """‖x_t - x_s‖ of every arrival, [A]: Definition 1 of the AFL paper."""
+    """Computes ‖x_t - x_s‖ of every arrival, [A] (Definition 1 of the AFL paper); `start`: x_s, each leaf [A, ...]."""
     return jax.vmap(lambda x_s: norm(jax.tree.map(jnp.subtract, params, x_s)))(start)
 
 
 def local_accuracy(program: Program, device: DeviceData, arrivals: Arrivals, states: Tree) -> Array:
-    """Accuracy of the clients' own models x_i^K = x_s + Δ_i on their held-out samples, [A]; NaN without any.
+    """Computes the accuracy of the clients' own models x_i^K = x_s + Δ_i on their held-out samples, [A].
+
+    It is NaN for clients without held-out samples.
 
     Args:
         program, device: of the run.
@@ -68,14 +73,15 @@ def local_accuracy(program: Program, device: DeviceData, arrivals: Arrivals, sta
 
 
 def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tree, rate: Any) -> dict[str, Array]:
-    """‖∇F(x_t)‖², and the asynchronous error ‖∇f(x_t) - (x_t - x_{t+1}) / η‖ (Definitions 1 and 2 of the AUDG/PSURDG
-    paper).
+    """Computes ‖∇F(x_t)‖² and the asynchronous error ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, if requested.
+
+    They are Definitions 1 and 2 of the AUDG/PSURDG paper.
 
     Args:
-        names: what was asked for.
+        names: requested diagnostics.
         gradient: ∇F(x_t).
         before, after: x_t and x_{t+1}.
-        rate: η, as it was applied.
+        rate: η, the applied learning rate; `None` if unknown.
     """
     record = {}
     if "gradient_norm" in names:
@@ -94,22 +100,19 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
 def full_gradient(
     program: Program, device: DeviceData, counts: Array, begins: Array | int, params: Tree, model_state: Tree
 ) -> Tree:
-    """Σ_i n_i ∇f_i(x) over training data of clients, without augmentation or dropout.
+    """Computes Σ_i n_i ∇f_i(x) over training samples of clients, without augmentation or dropout.
 
     Args:
         program, device: of the run, with the training samples of clients from `begins` on.
-        counts: how many every client has; none of clients that are not to be looked at.
-        begins: the first client.
+        counts: int32 [N], samples of each client; 0 for clients to leave out.
+        begins: the first client whose samples are on this device.
         params, model_state: x.
     """
 
-    def piece(client: Array, index: Array, total: Tree) -> Tree:
-        places = index * _PIECE + jnp.arange(_PIECE, dtype=jnp.int32)
-        raw, y = program.data.gather(device.arrays, client - begins, jnp.minimum(places, counts[client] - 1))
-        found = gradient_of(program, device.frozen, params, model_state, raw, y, places < counts[client])
-        return jax.tree.map(jnp.add, total, found)
+    def add(client: Array, total: Tree) -> Tree:
+        def fetch(places: Array) -> Any:
+            return program.data.gather(device.arrays, client - begins, places)
 
-    def client(index: Array, total: Tree) -> Tree:
-        return jax.lax.fori_loop(0, -(-counts[index] // _PIECE), lambda place, total: piece(index, place, total), total)
+        return gradient_sum(program, device.frozen, (params, model_state), fetch, counts[client], total)
 
-    return jax.lax.fori_loop(0, counts.shape[0], client, jax.tree.map(jnp.zeros_like, params))
+    return jax.lax.fori_loop(0, counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))

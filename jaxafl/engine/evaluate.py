@@ -1,4 +1,4 @@
-"""The evaluation of a model on what is held out: the test set, the validation set, the samples of single clients."""
+"""Evaluation of models on held-out samples: test sets, the validation set, the samples of single clients."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from jaxafl.models.model import Batch, Outputs
 
 Array = jax.Array
 Sums = tuple[dict[str, Array], dict[str, Array]]
-BATCH = 500  # samples whose losses are added up at once, where memory does not decide
-_KEPT = 0.4  # of all results of a forward pass, in memory at once
-_PIECE, CACHE = 50, 24 * 2**20  # on a CPU: how many of them are evaluated at once, where results of all are more bytes
+GRADIENT_PIECE = 256  # samples of one gradient evaluation
+BATCH = 500  # samples whose losses are summed at once, unless the memory of an accelerator decides
+_KEPT = 0.4  # share of all results of a forward pass that are in memory at once
+_PIECE, CACHE = 50, 24 * 2**20  # on a CPU: samples evaluated at once, if the results of a batch exceed CACHE bytes
 
 
 class PerClient(NamedTuple):
@@ -40,15 +41,17 @@ def evaluate(
     clients: PerClient | None,
     model: Version,
 ) -> dict[str, Array]:
-    """Computes mean loss and metrics over the test set, the validation set (`validation_...`) if there is one, and the
-    samples of single clients (`client_...`, each [C]) if they are asked for.
+    """Computes mean loss and metrics over the test set, further test sets (`test_...`), and the validation set.
+
+    Names of the validation set begin with `validation_`. With `clients`, those of the samples of single clients begin
+    with `client_`, each [C].
 
     Args:
         program: static.
         of_test: static, True if clients are evaluated on the test set, False on the validation set.
         members: static, models that are evaluated at once.
         device: the data.
-        clients: the single clients.
+        clients: the single clients, or `None`.
         model: the model.
     """
     found: dict[str, Array] = {}
@@ -103,16 +106,41 @@ def outputs_of(
     return program.model.bound(frozen)(params, state, batch, key, False)[0]
 
 
-def gradient_of(
-    program: Program, frozen: Any, params: Any, state: Any, raw: Any, labels: Array, inside: Array, count: int = 1
+def gradient_sum(
+    program: Program,
+    frozen: Any,
+    model: tuple[Any, Any],
+    fetch: Callable[[Array], tuple[Any, Array]],
+    count: Any,
+    total: Any,
+    width: int = GRADIENT_PIECE,
+    divisor: int = 1,
 ) -> Any:
-    """Returns the gradient of Σ_i f_i / count over the samples `inside`, without augmentation or dropout."""
+    """Adds Σ_i ∇f_i / `divisor` over samples 0 .. `count` - 1, without augmentation or dropout, to `total`.
 
-    def loss(params: Any) -> Array:
-        outputs = outputs_of(program, frozen, params, state, raw, labels, inside)
-        return jnp.sum(jnp.where(inside, outputs.loss, 0)) / count
+    Args:
+        program: of the run.
+        frozen: frozen arrays of the model.
+        model: parameters and non-trainable state.
+        fetch: sample numbers [width] -> raw inputs, labels.
+        count: number of samples, an int or an int32.
+        total: like the parameters.
+        width: samples of one gradient evaluation.
+        divisor: divisor of the losses.
+    """
+    params, state = model
 
-    return jax.grad(loss)(params)
+    def add(piece: Array, total: Any) -> Any:
+        places = piece * width + jnp.arange(width, dtype=jnp.int32)
+        inside, (raw, labels) = places < count, fetch(jnp.minimum(places, count - 1))
+
+        def loss(params: Any) -> Array:
+            outputs = outputs_of(program, frozen, params, state, raw, labels, inside)
+            return jnp.sum(jnp.where(inside, outputs.loss, 0)) / divisor
+
+        return jax.tree.map(jnp.add, total, jax.grad(loss)(params))
+
+    return jax.lax.fori_loop(0, -(-count // width), add, total)
 
 
 def owned_sums(
@@ -223,9 +251,11 @@ def _summed(
 
 
 def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:
-    """Returns the samples whose losses are added up at once, and how many of them are evaluated at once: on an
-    accelerator as many as an eighth of its memory holds; on a CPU a piece whose results stay in its cache. A recurrent
-    network is not divided, as its products of one step would be too thin."""
+    """Returns the numbers of samples whose losses are summed at once, and that are evaluated at once.
+
+    On an accelerator both are the number that an eighth of its memory holds. On a CPU, samples are evaluated in pieces
+    whose results stay in its cache. The products of one step of a recurrent network are too small to be divided.
+    """
     size = min(BATCH, count)
     traced = jax.make_jaxpr(one)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
     results = [result_bytes(operation) for operation in operations(traced)]

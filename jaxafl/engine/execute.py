@@ -68,15 +68,13 @@ def advance(
             used = jnp.max(jnp.where(row.mask, jnp.arange(1, size + 1), 0), initial=0)
             for least, most in itertools.pairwise((-1, *program.loops.widths, size)):
 
-                def one(entry: Array, carry: tuple[State, Records], most: int = most) -> tuple[State, Records]:
+                def one(carry: tuple[State, Records], most: int = most) -> tuple[State, Records]:
                     first = jax.tree.map(lambda column: column[:most] if column.ndim else column, row)
                     state, _, info = server_step(first, number, carry[0])
                     info = jax.tree.map(_padded, info, jax.tree.map(lambda leaf: leaf[0], carry[1].info))
                     return state, buffers.write(carry[1], number - first_step, Records(info))
 
-                # a loop of at most one pass: a conditional would copy the buffers that it passes through
-                fits = (used > least) & (used <= most)
-                carry = jax.lax.fori_loop(0, fits.astype(jnp.int32), one, carry)
+                carry = buffers.changed_if((used > least) & (used <= most), one, carry)
             return carry
 
         def take_masked(number: Array, taken: Array, state: State, records: Records) -> tuple[State, Records]:
@@ -103,8 +101,8 @@ def advance(
                     return take_step(one.step + entry, *carry)
                 return take_masked(one.step + entry, entry < one.steps, *carry)
 
-            state = _repeat(program.loops.segments or _or_one(one.segments), train_one, state)
-            return _repeat(program.loops.steps or _or_one(one.most_steps), step_one, (state, records))
+            state = _repeat(program.loops.segments or one.segments, train_one, state)
+            return _repeat(program.loops.steps or one.most_steps, step_one, (state, records))
 
         none = jnp.int32(0)
         info = jax.eval_shape(take, none, none, state)[2]
@@ -146,14 +144,11 @@ def over_rows(
 
 
 def _repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:
-    """Executes `body(index, carry)` `count` times; once without a loop."""
-    return body(0, carry) if isinstance(count, int) and count == 1 else jax.lax.fori_loop(0, count, body, carry)
+    """Executes `body(index, carry)` `count` times; once, if it is 1 or None, without a loop."""
+    once = count is None or (isinstance(count, int) and count == 1)
+    return body(0, carry) if once else jax.lax.fori_loop(0, count, body, carry)
 
 
 def _padded(leaf: Array, form: Array) -> Array:
     """Returns the leaf with zeros appended along its axes, to the shape of `form`."""
     return jnp.zeros_like(form).at[tuple(map(slice, leaf.shape))].set(leaf)
-
-
-def _or_one(count: Array | None) -> Array | int:
-    return 1 if count is None else count

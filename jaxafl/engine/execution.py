@@ -116,8 +116,12 @@ class Execution:
         return self
 
     def advance(self, start: int, stop: int) -> Records:
-        """Executes rows start .. stop - 1, of one chunk of server steps. Returns the records on the host, each
-        [P, steps, ...]; in lockstep of the whole chunk, with a mask of the steps taken by this call."""
+        """Executes rows start .. stop - 1, of one chunk of server steps.
+
+        Returns:
+            The records on the host, each [P, steps, ...]; in lockstep those of the whole chunk, with a mask of the
+            steps that this call has taken.
+        """
         if (end := self.reach(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
         loops = self.program.loops

@@ -140,7 +140,7 @@ class Measured(Summarised):
         if self.client.personal is not None and metrics and "per_client" in names:
             raise UserError("run: metrics of whole sets per client do not see personal parameters. Leave one out")
         if {"per_client", "local_accuracy"} & {*names}:
-            _ = self.data.owners  # raises where no client has held-out samples
+            _ = self.data.owners  # raises if no client has held-out samples
         model = self.model.at(self.precision)
         if "local_accuracy" in names and "accuracy" not in metrics_of(model, self.data):
             raise UserError(f"run: local_accuracy needs the metric accuracy, which {model.name} does not record")

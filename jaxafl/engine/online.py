@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Delivery, FaultCode, OnlineClock, Workload
+from jaxafl.clock.contract import Clock, Delivery, Fault, FaultCode, OnlineClock, Workload
+from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.rules import Earlier, check_steps
-from jaxafl.clock.schedules import raise_fault
+from jaxafl.clock.schedules import one_step, raise_fault
 from jaxafl.clock.starts import first_fault, first_state
 from jaxafl.clock.versions import next_version
-from jaxafl.device import as_arrays, buffers, on_device, on_host
+from jaxafl.device import as_arrays, buffers, float64_on_cpu, on_device, on_host
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import Key
 from jaxafl.engine.batched import over_members
 from jaxafl.engine.execute import over_rows
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.mesh import compiled_over, shard
-from jaxafl.engine.patiently import patiently
 from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import (
     BufferSizes,
@@ -83,22 +83,51 @@ def online(problem: Problem, every: int, speed: Speed) -> Execution:
         execution.compile(advance_online, (clock_numbers, execution.hyperparameters, problem.device))
     execution.context = functools.partial(jax.enable_x64, True)
     if not type(clock).__module__.startswith("jaxafl."):
-        execution.wait = functools.partial(patiently, problem)
+        execution.wait = functools.partial(_interruptibly, problem)
     execution.check = functools.partial(_check, clock, clients, Earlier())
     return execution
 
 
+def _interruptibly(problem: Problem, call: Callable[[], Any], state: State, steps: range) -> Any:
+    """Calls a program that contains a user-defined clock, which may never reach its next server step.
+
+    Ctrl-C interrupts it. After some seconds, the clock is advanced step by step as well, to name that server step.
+
+    Args:
+        problem: the run.
+        call: the call, which may donate the state.
+        state: the state before the first server step.
+        steps: the server steps.
+    """
+    clock, counts = problem.clock, problem.data.counts
+    clock_state, planned = on_host(jax.tree.map(lambda leaf: leaf[0], (state.online.clock, state.online.next_steps)))
+    unit = np.asarray(problem.client.steps_per_epoch(counts)) if problem.client.epochs is not None else 1
+
+    def begin() -> Any:
+        with float64_on_cpu():
+            workload = Workload(on_device(np.asarray(planned * unit, np.int32)), len(counts))
+            before = unpack(on_device(clock_state))
+            return before, one_step(as_arrays(clock, jnp.float64), workload, before)
+
+    return call_interruptibly(call, begin, clock, len(counts), problem.seed, steps)
+
+
 def _check(clock: Clock, num_clients: int, earlier: Earlier, state: State, records: Records, start: int) -> None:
-    """Raises where a clock has run into something, or its server steps from `start` on cannot have happened."""
+    """Raises for a fault of the clock, a lost version, or invalid server steps from `start` on."""
     fault, (lost,) = on_host((state.online.clock.starts.fault, state.online.lost))
-    raise_fault(jax.tree.map(lambda leaf: leaf[0], fault))
-    if lost:
-        raise RuntimeError(f"{lost} runs were trained from a version that the ring no longer held")
+    raise_online_fault(jax.tree.map(lambda leaf: leaf[0], fault), lost)
     if not type(clock).__module__.startswith("jaxafl."):  # as ahead of training
         (failed,) = on_host(state.failure.step)
         end = failed + 1 - start if failed >= 0 else None  # a run that fails takes no steps after that
         event, counts = jax.tree.map(lambda leaf: leaf[0, :end], (records.event, records.counts))
         check_steps(clock, num_clients, event, counts.started, start, earlier)
+
+
+def raise_online_fault(fault: Fault, lost: Any) -> None:
+    """Raises `ValueError` for a fault of the clock, and `RuntimeError` if `lost` runs had no version in the ring."""
+    raise_fault(fault)
+    if lost:
+        raise RuntimeError(f"{lost} runs were trained from a version that the ring no longer held")
 
 
 def begin_online(program: Program, num_clients: int, clock: Clock, state: State, key: Key, local_steps: Array) -> State:
@@ -108,7 +137,7 @@ def begin_online(program: Program, num_clients: int, clock: Clock, state: State,
         program, num_clients: static.
         clock: the clock, its numbers in float64.
         state: the state without it.
-        key: of the schedule.
+        key: PRNG key of the schedule.
         local_steps: int32 [] or [N], K of the first runs; or [N, R], of all runs, for servers that do not reply.
     """
     online_state = OnlineState(

@@ -1,4 +1,4 @@
-"""Checks of the result of a server's `update`, made while it is traced."""
+"""Checks of the result of a server's `update`, while it is traced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.device.rows import ShardedUpdates
-from jaxafl.device.user_code import traced_method
+from jaxafl.device.user_code import check_alike, traced_method
 from jaxafl.engine.recorded import check_recorded
 from jaxafl.models.model import Model
 from jaxafl.options import UserError
@@ -16,12 +16,12 @@ from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
 
 
 def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:
-    """Returns the checked `Outcome` of a server's step; `model`: its metrics share the results with the `info`.
+    """Returns the checked `Outcome` of a server's step; the names of `info` must not be metrics of `model`.
 
     Raises:
-        ValueError: it is no `Outcome`; its parameters or its state are not like those before, leaf by leaf; what it
-            records is neither one number nor one per arrival, or has the name of something else in results; it does not
-            answer as its `needs` say; or `update` needs the value of a traced number.
+        ValueError: the result is no `Outcome`; parameters or state have another structure, shapes or types than before;
+            a diagnostic is neither a scalar nor [A], or its name is taken in results; replies or client models do not
+            fit `needs`; or `update` needs the value of a traced number.
     """
     try:
         with traced_method(server, f"the server {server.name}", "update", "`Arrivals.key`"):
@@ -40,8 +40,8 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     about = f"`update` of the server {server.name}"
     if not isinstance(outcome, Outcome):
         raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
-    _check_alike(f"{about} must return parameters like those that it was given", params, outcome.params)
-    _check_alike(f"{about} must return a state like the one that `init` gave", state, outcome.state)
+    check_alike(f"{about} must return parameters like those that it was given", "params", params, outcome.params)
+    check_alike(f"{about} must return a state like the one that `init` gave", "state", state, outcome.state)
     check_recorded(server.name, {**outcome.info, **dict.fromkeys([*server.meanings, *server.counters])}, model)
     size = len(arrivals.mask)
     for name, value in outcome.info.items():
@@ -64,14 +64,3 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     if needs.client_models != (outcome.client_params is not None):
         raise UserError(f"{about} must return `client_params` where its `needs` have `client_models`, and only there")
     return outcome._replace(info=dict(outcome.info))
-
-
-def _check_alike(rule: str, before: Any, after: Any) -> None:
-    """Raises `ValueError` unless both trees have the same structure, shapes and types."""
-    was, now = (str(jax.tree.structure(tree)) for tree in (before, after))
-    if was != now:
-        raise UserError(f"{rule}: {was} became {now}")
-    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
-        was, now = (f"{jnp.result_type(leaf)}{list(jnp.shape(leaf))}" for leaf in (old, new))
-        if was != now:
-            raise UserError(f"{rule}: {jax.tree_util.keystr(path) or 'it'} was {was} and became {now}")

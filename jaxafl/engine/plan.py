@@ -1,4 +1,4 @@
-"""The plan of a run: index arrays, known before compilation, of what is trained and of what server steps take."""
+"""Plan of a run: index arrays of the training and of the arrivals of server steps, known before compilation."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ Indices: TypeAlias = Any  # NumPy arrays on the host, JAX arrays on the device
 
 
 class Segments(NamedTuple):
-    """Training, S segments of L lanes. Loads come before the local steps of a segment, saves after them; the entries of
-    the runs that begin, or end, come first in [S, L]."""
+    """Training, S segments of L lanes. Loads come before the local steps of a segment, saves after them.
 
-    active: Int32[Indices, "*S L"]  # local steps of each lane in this segment; [S] if all active lanes make as many
-    load_count: Int32[Indices, "*S"]  # how many runs begin
+    In [S, L], the first `load_count` or `save_count` entries of a segment are valid.
+    """
+
+    active: Int32[Indices, "*S L"]  # local steps of each lane in this segment; [S] if all active lanes have as many
+    load_count: Int32[Indices, "*S"]  # number of runs that begin
     load_lane: Int32[Indices, "*S L"]
     load_slot: Int32[Indices, "*S L"]  # ring slot of the version that the run trains from
     load_client: Int32[Indices, "*S L"]
@@ -33,7 +35,7 @@ class Segments(NamedTuple):
     load_version: Int32[Indices, "*S L"]
     load_server_step: Int32[Indices, "*S L"]
     load_started: Float32[Indices, "*S L"]
-    save_count: Int32[Indices, "*S"]  # how many runs end
+    save_count: Int32[Indices, "*S"]  # number of runs that end
     save_lane: Int32[Indices, "*S L"]
     save_slot: Int32[Indices, "*S L"]  # ring slot of the version that the update is measured against
     save_row: Int32[Indices, "*S L"]  # row of the update store
@@ -107,12 +109,11 @@ class Plan(Summarised):
         slots: ring slots used, at most those that the clock declares.
         rows: rows of the update store (of each device's, if each keeps its own).
         in_order: True if row i of the store is arrival i (of the device) of every server step.
-        needed: local steps that must be made.
+        needed: local steps of all runs, without masked ones.
         uniform: True if all active lanes of every segment make the same number of local steps.
-        local_steps: that number, where it is the same in every segment and not 0; else `None`.
-        origin: where it begins.
-        kept: the versions that are still in the ring at its end, the newest and those that later steps may need; their
-            slots.
+        local_steps: local steps of every active lane, if they are equal in all segments and not 0; else `None`.
+        origin: server step and ring at the beginning.
+        kept: version -> ring slot at the end, for the newest version and those that later steps may need.
     """
 
     segments: Segments

@@ -1,4 +1,4 @@
-"""Runs whose clock has run ahead of the training: their plan, in windows, for members that share it."""
+"""Runs with a precomputed schedule: their plan, in windows, for members that share it."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def mechanism_of(
             f"the attackers of {attack.name} answer to honest updates, so one update changes several. Use another "
             "attack, or noise at the clients"
         )
-    return Mechanism(noise, at, kept, draws(clock), refused)
+    return Mechanism(noise, at, kept, Delivery.CONTINUOUS not in clock.delivers, refused)
 
 
 def _uncovered(server: Any, clock: Clock, num_clients: int) -> str:
@@ -92,11 +92,6 @@ def _uncovered(server: Any, clock: Clock, num_clients: int) -> str:
         f"the server {server.name} may give one of M updates a weight above 1 / M, which the planned noise does not "
         "cover. Use another server, or options such as fedbuff(reduce='mean')"
     )
-
-
-def draws(clock: Clock) -> bool:
-    """Returns True if server steps draw their clients, which otherwise arrive at any time."""
-    return Delivery.CONTINUOUS not in clock.delivers
 
 
 def _refused(
@@ -162,7 +157,7 @@ def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
 
 
 def _weights_read(data: FederatedData, client: Client, server: Server, clock: Clock, params: Any) -> list[str]:
-    """Returns what depends on data, besides the updates, of what the server's next model depends on."""
+    """Returns the inputs besides the updates that depend on data and that the server's next model reads."""
     clients, arrivals = data.num_clients, clock.capacity(data.num_clients)
     server, _ = server.prepare(clock, client, data.counts, 0)
     real, integer = jnp.result_type(float), jnp.zeros(arrivals, jnp.int32)

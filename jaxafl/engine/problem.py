@@ -1,4 +1,4 @@
-"""The problem that is run: one immutable record per run, built once by `Simulation` and passed down."""
+"""Inputs of the engine: one immutable `Problem` per run, built by `Simulation`, and static arguments of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of all that runs record, from models, `observe` and servers, checked before anything is compiled."""
+"""Names of the records of models, `observe` and servers, checked before compilation."""
 
 from __future__ import annotations
 

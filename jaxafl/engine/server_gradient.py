@@ -10,13 +10,12 @@ import jax.numpy as jnp
 
 from jaxafl.client import Client, filled, sent_of
 from jaxafl.device.keys import drawing_key
-from jaxafl.engine.evaluate import gradient_of, sets_of
+from jaxafl.engine.evaluate import GRADIENT_PIECE, gradient_sum, sets_of
 from jaxafl.engine.problem import DeviceData, Program
 
 Array = jax.Array
 Tree = Any
 _SAMPLES = 0xFFFFFFF4
-_PIECE = 256  # samples per gradient evaluation
 
 
 def server_gradient(
@@ -37,16 +36,9 @@ def server_gradient(
         rows = jnp.arange(count, dtype=jnp.int32)
         if batch_size is not None:
             rows = jax.random.randint(drawing_key(jax.random.fold_in(key, _SAMPLES)), (size,), 0, count, jnp.int32)
-        width = min(size, _PIECE)
-
-        def add(piece: Array, total: Tree) -> Tree:
-            places = piece * width + jnp.arange(width, dtype=jnp.int32)
-            inside = places < size
-            raw, y = fetch(rows[jnp.minimum(places, size - 1)])
-            found = gradient_of(program, device.frozen, params, model_state, raw, y, inside, size)
-            return jax.tree.map(jnp.add, total, found)
-
-        zero = jax.tree.map(jnp.zeros_like, params)
-        return filled(sent_of(client, jax.lax.fori_loop(0, -(-size // width), add, zero)), zero)
+        zero, width = jax.tree.map(jnp.zeros_like, params), min(size, GRADIENT_PIECE)
+        model = params, model_state
+        found = gradient_sum(program, device.frozen, model, lambda at: fetch(rows[at]), size, zero, width, size)
+        return filled(sent_of(client, found), zero)
 
     return gradient

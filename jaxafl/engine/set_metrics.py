@@ -29,7 +29,8 @@ class SetMetrics:
     """Metrics of the models of an execution, computed from the labels and outputs of each set."""
 
     def __init__(self, problem: Problem, members: int, program: Program, device: DeviceData) -> None:
-        """
+        """Takes the metrics of a recording.
+
         Args:
             problem: of one of the runs.
             members: P.

@@ -1,4 +1,4 @@
-"""The state of a run: one pytree on the device."""
+"""State of a run, one pytree on the device, and its initial value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Stored(NamedTuple):
     delta: PyTree[Num[Array, "..."]]
     model_state: PyTree[Num[Array, "..."]]
     loss: Float[Array, "*R"]  # mean over the local steps of the mini-batch loss
-    local_steps: Int32[Array, "*R"]  # local steps made
+    local_steps: Int32[Array, "*R"]  # executed local steps
     message: Any = None  # of `Client(correction=...)`, if it sends one
     computed: Float[Array, "*R"] | None = None  # ‖Δ‖ before upload and attack, if there are any
 
@@ -49,11 +49,11 @@ class OnlineState(NamedTuple):
     """State of a clock that is advanced inside the training loop."""
 
     clock: Any  # the clock's state
-    # local steps of each client's next run, or epochs where `Client` counts epochs; those of all runs if they differ
+    # local steps of each client's next run, or epochs if `Client` counts epochs; [N, K]: of every run
     next_steps: Int32[Array, " N"] | Int32[Array, "N K"]
     slot_version: Int32[Array, " S"]  # the version in each ring slot
     row_run: Int32[Array, " R"]  # the run whose update is in each store row
-    lost: Int32[Array, ""]  # runs whose version was no longer in the ring: 0
+    lost: Int32[Array, ""]  # runs whose version was no longer in the ring; above 0 the run raises
 
 
 class State(NamedTuple):
@@ -65,11 +65,11 @@ class State(NamedTuple):
     store: Stored  # each leaf [R, ...]
     lanes: Lane  # each leaf [L, ...]
     clients: Any  # `Rows`: the clients' own models, if the server keeps them, else None
-    average: Any  # mean of x_1 .. x_t (x_0 at first), if it was asked for, else None
+    average: Any  # mean of x_1 .. x_t (x_0 at first), if requested, else None
     failure: Failure
     batch_key: Key
     memory: Any = None  # `Rows` of `client.Memory`, if clients keep something from run to run, else None
-    delivered: Any = None  # what the attackers of `Simulation(attack=...)` know, if they keep something, else None
+    delivered: Any = None  # updates that the attackers know, with `knowledge="delivered"`, else None
     online: Any = None  # an `OnlineState`, if the clock is advanced inside the training loop
 
 

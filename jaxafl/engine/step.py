@@ -54,7 +54,7 @@ def build_server_step(
         return None if row.base_slot is None else buffers.read_many(state.ring.params, row.base_slot)
 
     def stored_of(row: Steps, state: State) -> tuple[Stored, Array, Tree]:
-        """Returns the updates of a step, the squares of their norms, and what attackers know then."""
+        """Returns the updates of a step, the squares of their norms, and the updates that attackers know."""
         store, known = state.store, state.delivered
         if layout.local_updates:
             delta, held = _sharded_updates(layout, row, store.delta)
@@ -75,7 +75,7 @@ def build_server_step(
         return store, squares(store.delta), known
 
     def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Stored, Array, Tree]:
-        """Returns the arrivals, what is stored of them, the squares of their norms, and what attackers know then."""
+        """Returns the arrivals, their updates, the squares of their norms, and the updates that attackers know."""
         stored, lengths, known = stored_of(row, state)
         if server.needs.replies and client.epochs is not None:  # K counts epochs
             per_epoch = client.steps_per_epoch(device.counts)[row.client]
@@ -126,9 +126,9 @@ def build_server_step(
     def corrected(
         row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
     ) -> tuple[Tree, Tree]:
-        """Returns the next parameters and what the model has beside them, after `Client(correction=...)`.
+        """Returns the next parameters and the vector that clients download, after `Client(correction=...)`.
 
-        Frozen and personal parameters stay those of x_0, whatever the server's step does to them.
+        Frozen and personal parameters stay those of x_0.
         """
         params, shared = outcome.params, before.shared
         if client.correction is not None:
@@ -144,17 +144,16 @@ def build_server_step(
     def recorded(
         row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, stored: Stored
     ) -> dict[str, Array]:
-        each = {name: value for name, value in outcome.info.items() if jnp.ndim(value)}
+        record = {"delta_norm": norms, **outcome.info}
         if "drift" in asked_diagnostics:
-            each["drift"] = diagnostics.drift(before.params, arrivals.base)
+            record["drift"] = diagnostics.drift(before.params, arrivals.base)
         if "local_accuracy" in asked_diagnostics:
-            each["local_accuracy"] = diagnostics.local_accuracy(program, device, arrivals, stored.model_state)
+            record["local_accuracy"] = diagnostics.local_accuracy(program, device, arrivals, stored.model_state)
         if client.patience is not None:
-            each["executed_local_steps"] = arrivals.local_steps
+            record["executed_local_steps"] = arrivals.local_steps
         if stored.computed is not None:
-            each["computed_delta_norm"] = stored.computed
-        each["local_loss"] = arrivals.loss
-        record = {"delta_norm": norms, **outcome.info, **each}
+            record["computed_delta_norm"] = stored.computed
+        record["local_loss"] = arrivals.loss
         rate = record.get("server_rate", server.at_step(arrivals.step).applied_rate(outcome.state))
         if rate is not None:
             record["server_rate"] = rate = jnp.asarray(rate)
@@ -238,10 +237,10 @@ def _mean_state(weights: Array, states: Tree, current: Tree, kept: Array | None 
     """Computes the model state (kept · current + Σ_i w_i s_i) / (kept + Σ_i w_i); unchanged if all weights are 0.
 
     Args:
-        weights: [A], the largest 1 where they are no counts.
-        states: of the arrivals.
-        current: the server's.
-        kept: its weight; `None` for 0.
+        weights: [A], counts, or weights of which the largest is 1.
+        states: model states of the arrivals, each leaf [A, ...].
+        current: model state of the server.
+        kept: weight of `current`; `None` for 0.
     """
     total = jnp.sum(weights)
 
@@ -271,14 +270,14 @@ def all_finite(tree: Tree, use_sums: bool = False) -> Array:
 
     Args:
         tree: of arrays.
-        use_sums: sums the leaves, in a third of the time on a CPU, with a branch for finite numbers whose sum is not.
+        use_sums: True to sum the leaves, which is faster on a CPU; a branch repeats the test if a sum is not finite.
     """
 
     def sums(change: Callable[[Array], Array]) -> Array:
         return jnp.stack([jnp.isfinite(jnp.sum(change(leaf))) for leaf in jax.tree.leaves(tree)]).all()
 
     def exactly() -> Array:
-        # inf · 0 and NaN · 0 are NaN; a sum of floats takes half the time of a conjunction over isfinite on a CPU
+        # inf · 0 and NaN · 0 are NaN; on a CPU a sum is faster than `isfinite` of every entry
         return sums(lambda leaf: leaf * 0)
 
     return jax.lax.cond(sums(lambda leaf: leaf), lambda: jnp.bool_(True), exactly) if use_sums else exactly()

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Delivery
-from jaxafl.clock.schedules import raise_fault
 from jaxafl.device import as_arrays
 from jaxafl.device.content import renew_programs
 from jaxafl.device.keys import Key, seed_key
+from jaxafl.device.user_code import check_alike
 from jaxafl.engine import evaluate as evaluation
-from jaxafl.engine.online import begin_online, build_online_step
+from jaxafl.engine.online import begin_online, build_online_step, raise_online_fault
 from jaxafl.engine.problem import BufferSizes, Hyperparameters, Loops, Problem
 from jaxafl.engine.state import Records, State, initial
 from jaxafl.options import UserError, check_whole
@@ -123,9 +123,7 @@ class Stepwise:
         with jax.enable_x64(True):
             state, records, (fault, lost) = functions.step(count, functions.problem.device, state)
         if not isinstance(lost, jax.core.Tracer):
-            raise_fault(fault)
-            if lost:
-                raise RuntimeError(f"{lost} runs were trained from a version that the ring no longer held")
+            raise_online_fault(fault, lost)
         return state, records
 
     def evaluate(self, state: RunState) -> dict[str, Array]:
@@ -210,17 +208,11 @@ def _build(problem: Problem, x64: bool) -> _Functions:
 def _check_state(functions: _Functions, state: Any) -> None:
     if not isinstance(state, RunState):
         raise TypeError(f"step and evaluate take the state that init or step returned, got {type(state).__name__}")
-    form, run = functions.form, state.run
-    structures: list[Any] = [jax.tree.structure(tree) for tree in (form, run)]
-    same = structures[0] == structures[1] and all(
-        jnp.shape(leaf) == expected.shape and jnp.result_type(leaf) == expected.dtype
-        for leaf, expected in zip(jax.tree.leaves(run), jax.tree.leaves(form), strict=True)
+    rule = (
+        "step and evaluate: the state is of another simulation, or has a member axis; use the simulation whose init "
+        "returned it, and jax.vmap over several runs"
     )
-    if not same:
-        raise UserError(
-            "step and evaluate: the state is of another simulation, or has a member axis; use the simulation whose "
-            "init returned it, and jax.vmap over several runs"
-        )
+    check_alike(rule, "state.run", functions.form, state.run)
 
 
 def _shown(records: Records, numbers: Array, pause: float, dtype: Any) -> dict[str, Array]:

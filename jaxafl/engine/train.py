@@ -29,8 +29,8 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
     Returns:
         train(segment, state, max_steps=None) -> state: one segment. `max_steps`: upper bound on the local steps of any
             lane, required under `vmap` over plans, where `active.max()` would be batched and a loop bound must not be.
-        executed_steps(state, slot, client, run, version, count) -> int32: how many of its `count` local steps a run
-            from a ring slot makes before it stops early. The run is trained, and nothing else of it kept.
+        executed_steps(state, slot, client, run, version, count) -> int32: the local steps, at most `count`, that a run
+            from a ring slot executes before it stops early. It trains the run and discards its update.
     """
     client, own_models = hyperparameters.client, hyperparameters.server.needs.client_models
     loops, layout = program.loops, program.layout
@@ -49,7 +49,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         return draw(client, device.counts[lane.client], lane, 0, client.width)
 
     def run_lane(lane: Lane, count: Array, static_count: int | None = None) -> Lane:
-        """Makes `count` local steps of one run, or fewer if it stops early."""
+        """Executes `count` local steps of one run, or fewer if it stops early."""
         if lane.stopping is None:
             return jax.lax.fori_loop(0, static_count or count, lambda _, lane: take_local_step(lane), lane)
         return jax.lax.while_loop(
@@ -59,8 +59,10 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         )[1]
 
     def run_lanes_vmapped(group: Lane, counts: Array, max_steps: Array | None) -> Lane:
-        """Makes local steps of several lanes; lanes with fewer steps are masked (none, if `counts` is a scalar). With a
-        static trip count, all mini-batches are drawn before the first step, and no lane counts its steps."""
+        """Executes local steps of several lanes; lanes with fewer steps are masked (none, if `counts` is a scalar).
+
+        With a static trip count, all mini-batches are drawn before the first step, and lanes do not count their steps.
+        """
         begun, drawn = group.step, None
         known = loops.local_steps if group.stopping is None else None
         if known and one_piece and known * client.width <= _MAX_PREFETCHED_SAMPLES:
@@ -101,14 +103,17 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
             return group(jnp.int32(0), lanes)
         return jax.lax.fori_loop(0, total // size, group, lanes)
 
+    def begun(state: State, slot: Array, who: Array, run: Array, timing: Timing) -> Lane:
+        """Returns the lane of a run that begins with the version in a ring slot, or with its client's own model."""
+        version = buffers.read(state.ring, slot)
+        params = state.clients.read(who) if own_models else version.params
+        memory = None if state.memory is None else state.memory.read(who)
+        return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory, version.shared)
+
     def load(segment: Segments, state: State) -> Lane:
         def one(place: Array) -> Lane:
-            version = buffers.read(state.ring, segment.load_slot[place])
-            who = segment.load_client[place]
-            params = state.clients.read(who) if own_models else version.params
-            run, timing = segment.load_run[place], segment.timing(place)
-            memory = None if state.memory is None else state.memory.read(who)
-            return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory, version.shared)
+            who, run = segment.load_client[place], segment.load_run[place]
+            return begun(state, segment.load_slot[place], who, run, segment.timing(place))
 
         # without the loop XLA reads rows of clients in what writes them, and copies all rows for every run
         if state.memory is None and len(state.lanes.step) == layout.shares == 1 and on_cpu():
@@ -120,7 +125,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         store, kept, count = state.store, state.memory, segment.save_count
 
         def ended(place: Array) -> tuple[Any, ...]:
-            """Returns the update of a run, and what its client keeps."""
+            """Returns the update of a run, and the new row of its client's memory if there is one."""
             lane = buffers.read(state.lanes, segment.save_lane[place])
             if own_models:
                 reference = state.clients.read(lane.client)
@@ -160,10 +165,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         return save(segment, state, global_segment)
 
     def executed_steps(state: State, slot: Array, who: Array, run: Array, version: Array, count: Array) -> Array:
-        params, model_state, shared = buffers.read(state.ring, slot)
-        memory = None if state.memory is None else state.memory.read(who)
-        lane = begin(client, params, model_state, state.batch_key, who, run, Timing(version=version), memory, shared)
-        return run_lane(lane, count).step
+        return run_lane(begun(state, slot, who, run, Timing(version=version)), count).step
 
     return train, executed_steps
 
@@ -234,5 +236,4 @@ def _gather_updates(
 
         return jax.lax.fori_loop(0, global_segment.save_count, put, store)
 
-    exchange = by_slices if on_cpu() else by_scatter
-    return jax.lax.fori_loop(0, jnp.minimum(global_segment.save_count, 1), lambda _, store: exchange(store), store)
+    return buffers.changed_if(global_segment.save_count > 0, by_slices if on_cpu() else by_scatter, store)

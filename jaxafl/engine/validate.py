@@ -14,12 +14,13 @@ import numpy as np
 
 from jaxafl.client import Client, begin, check_sent, first_memory, first_shared, frozen_by, local_step
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.form import kind_of_sample
 from jaxafl.data.stored import stored_targets
 from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
 from jaxafl.device.key_leaves import check_draws, unpack
 from jaxafl.device.keys import seed_key
 from jaxafl.device.switches import check_switches
-from jaxafl.device.user_code import refuse_host_draws
+from jaxafl.device.user_code import described, refuse_host_draws
 from jaxafl.engine.problem import BufferSizes, Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
@@ -32,14 +33,13 @@ EVAL_EVERY = 20
 _BATCH = 2
 
 
-# of a model on some data: the shapes of the model's state, and the forms of local training that have been traced,
-# in double precision or not
+# by model, data, and True for float64: shapes of the model's state, and forms of local training that were traced
 _traced: weakref.WeakKeyDictionary[Model, weakref.WeakKeyDictionary[FederatedData, dict[bool, tuple[Any, set[Any]]]]]
 _traced = weakref.WeakKeyDictionary()
 
 
 def check_model(model: Model, data: FederatedData, client: Client) -> None:
-    """Raises `ValueError` for a model that cannot be trained so on such samples, or that would learn from padding."""
+    """Raises `ValueError` for a model that `client` cannot train on the samples, or that would learn from padding."""
     check_switches()
     state, clients = _traced_once(model, data)
     form = jax.tree.structure(client), tuple(np.shape(leaf) for leaf in jax.tree.leaves(client))
@@ -80,7 +80,7 @@ def check_observe(observe: Callable[[Any], Any], model: Model, data: FederatedDa
         with refuse_host_draws(observe, "observe", "a fixed key"):
             seen = jax.eval_shape(observe, params)
     if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
-        raise TypeError(f"observe must return a dict of name -> array, it returned {_described(seen, 0)}")
+        raise TypeError(f"observe must return a dict of name -> array, it returned {described(seen)}")
     check_observed(seen)
 
 
@@ -119,13 +119,13 @@ def _check_training(model: Model, data: FederatedData, client: Client) -> None:
             "or by the model's frozen=, which also keeps one copy of it"
         )
     for part in ("params", "optimizer_state"):
-        before, after = _described(getattr(lane, part), 0), _described(getattr(new, part), 0)
+        before, after = described(getattr(lane, part)), described(getattr(new, part))
         if before != after:
             raise ValueError(f"Client: a local step turns {part} {before} into {after}")
 
 
 def _update_of(client: Client) -> Callable[..., Any]:
-    """The update of its optimiser; of one that asks for more than the gradient, nothing is drawn here."""
+    """Returns the update of the client's optimiser; it computes nothing if it needs more than the gradient."""
 
     def update(*given: Any) -> Any:
         with contextlib.suppress(Exception):
@@ -150,17 +150,16 @@ def _check_sizes(model: Model, data: FederatedData) -> None:
 
 
 def _state_of(model: Model, data: FederatedData) -> Any:
-    """Shapes of the model's state, from tracing a step of training."""
-    samples = _described(
-        jax.eval_shape(lambda: example_batch(data.form).x)
-    )  # as they are on a device: int64 is int32 there
+    """Returns the shapes of the model's state, from tracing a step of training."""
+    # as they are on a device: int64 is int32 there
+    samples = kind_of_sample(jax.eval_shape(lambda: example_batch(data.form).x))
 
     def step(arrays: Any, frozen: Any, client: Any, positions: Any) -> Any:
         key = jax.random.key(0)
         params, state = model.init(key, example_batch(data.form))
         x, y = data.fetch(arrays, client, positions, jax.random.split(key, _BATCH))
-        if _described(x) != samples:
-            raise ValueError(f"training samples are {_described(x)}, test samples {samples}")
+        if kind_of_sample(x) != samples:
+            raise ValueError(f"training samples are {kind_of_sample(x)}, test samples {samples}")
         with recorded_classes(y) as outputs:
             _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
         most = int(
@@ -172,8 +171,8 @@ def _state_of(model: Model, data: FederatedData) -> Any:
                 f"{most}: give its last layer {data.num_classes} outputs, one per class (a label outside them "
                 "has a loss of NaN)"
             )
-        if _described(new, 0) != _described(state, 0):
-            raise ValueError(f"training turns its state {_described(state, 0)} into {_described(new, 0)}")
+        if described(new) != described(state):
+            raise ValueError(f"training turns its state {described(state)} into {described(new)}")
         return state
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
@@ -183,7 +182,7 @@ def _state_of(model: Model, data: FederatedData) -> Any:
 
 
 def _frozen(model: Model, data: FederatedData) -> Any:
-    """The frozen arrays, or their shapes."""
+    """Returns the frozen arrays, or their shapes."""
     return model.held(jax.eval_shape(lambda: example_batch(data.form)))
 
 
@@ -207,11 +206,6 @@ def _of_two_precisions(error: Exception) -> str:
     )
 
 
-def _described(tree: Any, batch_axes: int = 1) -> str:
-    shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape[batch_axes:])}", tree)
-    return str(shapes).replace("'", "")
-
-
 def _pads(client: Client, counts: np.ndarray) -> bool:
     """Returns True if some mini-batches are padded."""
     if client.batch_size is None:
@@ -223,7 +217,7 @@ def _pads(client: Client, counts: np.ndarray) -> bool:
 
 
 def check_lanes(lanes: Any, shares: int) -> int:
-    """The number of lanes, a multiple of the devices that share them."""
+    """Returns the checked number of lanes, a multiple of the devices that share them."""
     if check_whole("run", "lanes", lanes) % shares:
         raise UserError(f"run: lanes={lanes} cannot be shared by {shares} devices; give a multiple of {shares}")
     return int(lanes)
@@ -256,7 +250,7 @@ def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int], why: str = 
 
 
 def check_fit(problem: Problem, program: Program, sizes: BufferSizes, members: int) -> None:
-    """Raises `MemoryError` if so many runs of a program do not fit on each device."""
+    """Raises `MemoryError` if `members` runs of a program do not fit on each device."""
     layout = program.layout
     static = (program.unsharded.without_loops, sizes)
     state = shapes_of(initial, static, (problem.hyperparameters, problem.device, problem.key))

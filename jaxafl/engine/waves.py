@@ -38,11 +38,10 @@ class ExecutedWorkload(Workload):
         with jax.enable_x64(self.x64):
             slot = index_in(state.online.slot_version, jnp.asarray(version)[None])[0]
 
-            def train_once(_: Array, steps: Array) -> Array:
-                return self.executed_steps(state, slot, client, run, jnp.asarray(version), planned)
+            def trained(steps: Array) -> Array:
+                return self.executed_steps(state, slot, client, run, jnp.asarray(version), steps)
 
-            # a loop of at most one pass: a conditional would copy the ring
-            return jax.lax.fori_loop(0, jnp.asarray(begins).astype(jnp.int32), train_once, planned)
+            return buffers.changed_if(jnp.asarray(begins), trained, planned)
 
 
 def steps_of(event: ServerStep, number: Array, state: State) -> Steps:
@@ -105,15 +104,13 @@ def train_missing(width: int, train: Train, event: ServerStep, flight: InFlight,
     free = jnp.argsort(live, stable=True)[place].astype(jnp.int32)
     chosen = untrained[first] & (lanes < most)
 
-    def wave(_: Array, state: State) -> State:
+    def wave(state: State) -> State:
         entries = jax.tree.map(lambda column: column[first], waiting)
         row_run = buffers.write_many(state.online.row_run, free, chosen, entries.run_id)
         state = _wave(train, free, chosen, entries, lanes, state)
         return state._replace(online=state.online._replace(row_run=row_run))
 
-    # a loop of at most one pass: a conditional would copy the buffers that it passes through
-    missing = jnp.any(untrained[: len(event.mask)]).astype(jnp.int32)
-    return jax.lax.fori_loop(0, missing, wave, state)
+    return buffers.changed_if(jnp.any(untrained[: len(event.mask)]), wave, state)
 
 
 def _held(runs: Runs, mask: Array, state: State) -> State:
@@ -122,8 +119,10 @@ def _held(runs: Runs, mask: Array, state: State) -> State:
 
 
 def _wave(train: Train, rows: Array, mask: Array, runs: Runs, lanes: Array, state: State) -> State:
-    """Trains the masked runs from beginning to end, and counts those whose version is not in the ring; masked entries
-    come first."""
+    """Trains the runs of which `mask` is True, and counts those whose version is not in the ring.
+
+    Entries with a True `mask` come first.
+    """
     count, held = jnp.sum(mask, dtype=jnp.int32), state.online.slot_version
     load_slot, save_slot = index_in(held, runs.version), index_in(held, runs.reference)
     there = (held[load_slot] == runs.version) & (held[save_slot] == runs.reference)

@@ -1,4 +1,4 @@
-"""Lanes that the memory of an accelerator holds."""
+"""Number of lanes that fit into the memory of an accelerator."""
 
 from __future__ import annotations
 

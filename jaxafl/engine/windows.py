@@ -1,8 +1,8 @@
-"""Windows of a run: the schedule and the plan of some 10^5 arrivals each, made while the one before is trained.
+"""Windows of a run: server steps of about 10^5 arrivals that are scheduled and planned together.
 
-A window begins where the one before ends: at its origin the ring holds the versions that later server steps read, and
-no update is trained that is not taken. So a run needs no more memory than a window, and its first server step does not
-wait for the plan of the last.
+A thread plans the next window while one is trained, so the first server step does not wait for the whole plan. At the
+origin of a window the ring contains the versions that later server steps read, and no untaken update is trained. So a
+run needs the memory of one window.
 """
 
 from __future__ import annotations
@@ -18,20 +18,15 @@ from jaxafl.clock.tables import cut, joined
 from jaxafl.device.buffers import shared_size
 from jaxafl.engine.plan import ORIGIN, Origin, Plan
 
-WINDOW_ARRIVALS = 10**5  # of a window; the last has up to twice as many
-_TURNOVERS = 4  # a window has at least as many arrivals as runs are in flight, times this
+WINDOW_ARRIVALS = 10**5  # the last window has up to twice as many
+_TURNOVERS = 4  # least ratio of the arrivals of a window to the runs in flight
 
 MakePlan = Callable[[Schedule, Origin | None], Plan]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Window:
-    """Server steps that are planned together.
-
-    Attributes:
-        schedule: of these server steps.
-        plan: of them.
-    """
+    """Server steps that are planned together, with their schedule and their plan."""
 
     schedule: Schedule
     plan: Plan
@@ -48,35 +43,36 @@ class Window:
 
 
 def window_steps(in_flight: int, capacity: int, block: int) -> int:
-    """Server steps of a window, a multiple of `block`.
+    """Returns the number of server steps of a window, a multiple of `block`.
 
     Args:
-        in_flight: the most runs under way at once.
+        in_flight: maximum number of runs in flight.
         capacity: A.
-        block: server steps that a program takes at least.
+        block: server steps between two evaluations of the loop predicate.
     """
     arrivals = max(WINDOW_ARRIVALS, _TURNOVERS * in_flight)
     return max(1, arrivals // max(1, capacity) // block) * block
 
 
 class Windows:
-    """The windows of a run, each made of the one before."""
+    """The windows of a run; the origin of each is the end of the one before."""
 
     def __init__(
         self, source: Schedule | Clockwork, server_steps: int, size: int | None, make: MakePlan, untaken: bool = False
     ) -> None:
-        """
+        """Takes the source of the schedule, and starts a thread if there are several windows.
+
         Args:
-            source: the schedule, or the clock that makes it.
+            source: the schedule, or the clock that computes it.
             server_steps: T.
             size: server steps of a window; `None`: one window.
-            make: a plan of a schedule, and of where it begins.
+            make: function (schedule, origin) -> plan.
             untaken: True if completed runs that no server step takes are listed, too.
         """
         self.untaken = untaken
         self.source, self.server_steps, self.make = source, server_steps, make
         self.size = server_steps if size is None or server_steps <= 2 * size else size
-        self.known: list[Schedule] = []  # of a clock: what it has made
+        self.known: list[Schedule] = []  # schedules that the clock has computed
         self.coming: Future[Window] | None = None
         self.thread = ThreadPoolExecutor(1, "window") if self.size < server_steps else None
 
@@ -86,26 +82,26 @@ class Windows:
         return shared_size(self.server_steps) if self.size == self.server_steps else 2 * self.size
 
     def first(self, origin: Origin | None) -> Window:
-        """The window that begins at an origin."""
+        """Returns the window that begins at an origin; `None`: at the first server step."""
         start = origin.step if origin is not None else 0
         if start and isinstance(self.source, Clockwork):
             self.known.append(self._advance(self.source, start))
         return self._from(start, origin)
 
     def after(self, window: Window) -> Window:
-        """The next window; the one after that is made meanwhile."""
+        """Returns the window after `window`, and begins to plan the one after that."""
         found = self.coming.result() if self.coming is not None else self._next(window)
         self.coming = None
         self.prepare(found)
         return found
 
     def prepare(self, window: Window) -> None:
-        """Begins to make the window after one."""
+        """Begins to plan the window after `window`, in the thread."""
         if self.thread is not None and window.stop < self.server_steps:
             self.coming = self.thread.submit(self._next, window)
 
     def schedule(self, window: Window) -> Schedule:
-        """The schedule of all server steps up to the end of a window."""
+        """Returns the schedule of all server steps up to the end of a window."""
         if isinstance(self.source, Schedule):
             return cut(self.source, 0, window.stop)
         pieces = [one for one in self.known if one.start < window.stop]
@@ -123,7 +119,7 @@ class Windows:
         stop = self.server_steps if self.server_steps - start <= 2 * self.size else start + self.size
         if isinstance(self.source, Schedule):
             schedule = cut(self.source, start, stop)
-        elif start == stop:  # of a run that has ended
+        elif start == stop:  # the run has ended
             schedule = cut(self.known[-1], start, stop)
         else:
             schedule = self._advance(self.source, stop - start)

@@ -15,7 +15,7 @@ from jaxafl.clock.ragged import Ragged
 from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import cut, first_steps, joined
 from jaxafl.clock.versions import rows_of_versions
-from jaxafl.device import compiled, on_device
+from jaxafl.device import compiled, float64_on_cpu, on_device
 
 CLIENTS, STEPS = 24, 20
 DURATIONS = clock.uniform(1, 5)
@@ -82,7 +82,7 @@ def test_no_event_copies_what_there_is_for_every_client(name: str) -> None:
     }
     protocol = protocols[name]
     work = Clockwork(protocol, clients, 1, 10, 0)
-    with work._computing():
+    with float64_on_cpu():
         arguments = (work.numbers, work.workload, work.state, on_device(np.int32(10)))
         program, _ = compiled(rows_of_versions, (64,), arguments, donate=(2,), whole=True)
     copies = re.findall(rf"\[{clients}\]\S* copy\(.*", program.as_text())

@@ -252,6 +252,20 @@ def test_the_state_keeps_its_form_and_time_is_float64(changed: Any, words: str) 
         afl.clock.schedule(own(), 3, 1, 2)
 
 
+def test_the_state_keeps_its_structure() -> None:
+    class own(afl.clock.synchronous):
+        def init(self, key: Any, num_clients: int) -> Any:
+            state = super().init(key, num_clients)
+            return state._replace(now=[state.now])
+
+        def next(self, state: Any, workload: Any) -> Any:
+            after, step = super().next(state._replace(now=state.now[0]), workload)
+            return after._replace(now=(after.now,)), step
+
+    with pytest.raises(ValueError, match=r"state of the same form as that of init: state was PyTreeDef"):
+        afl.clock.schedule(own(), 3, 1, 2)
+
+
 def test_init_and_held_of_ones_own_are_told_what_they_must_return() -> None:
     class without_state(afl.clock.synchronous):
         def init(self, key: Any, num_clients: int) -> Any:

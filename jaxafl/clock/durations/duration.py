@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, reads, stream_keys, with_size, worked
-from jaxafl.device import cpu
+from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Key, per_client, per_run, seed_key
 from jaxafl.device.keys import uniform as uniform_from_bits
 from jaxafl.options import Number, Part, UserError, as_numbers, number, shown, static
@@ -104,7 +104,7 @@ class Duration(Part):
         for field, words in (("now", "when a run starts"), ("longest", "the longest run before it")):
             if any(read[field]):
                 raise UserError(f"the expectations of {self!r:.100} depend on {words} (Run.{field}): give a normaliser")
-        with jax.enable_x64(True), jax.default_device(cpu()):
+        with float64_on_cpu():
             latency, per_step = self._sample(num_clients, seed, 2)
             # if the times of only some clients vary, all clients are sampled
             if (latency[:, 0] == latency[:, 1]).all() and (per_step[:, 0] == per_step[:, 1]).all():
@@ -242,7 +242,7 @@ class Distribution(Duration):
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
         if self.per == "client":
             return super().step_times(num_clients, seed)
-        with jax.enable_x64(True), jax.default_device(cpu()):
+        with float64_on_cpu():
             every = _in_float64(self, lambda values: jnp.broadcast_to(values, (num_clients,))[:, None])
             shares = (jnp.arange(POINTS, dtype=jnp.float64) + 0.5) / POINTS
             drawn = np.asarray(every.quantile(shares[None, :]))

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxafl.clock.durations.runs import Run, draw_of, prepared_of, reads, stream_keys
 from jaxafl.clock.tables import Schedule
-from jaxafl.device import cpu
+from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import seed_key
 
 Array = jax.Array
@@ -27,7 +27,7 @@ def idle_seconds(schedule: Schedule) -> np.ndarray:
     if schedule.source is None or durations is None or reads(durations, schedule.num_clients)["longest"][0]:
         return found
     mask = schedule.mask
-    with jax.enable_x64(True), jax.default_device(cpu()):
+    with float64_on_cpu():
         prepared = prepared_of(durations, stream_keys(seed_key(schedule.source.seed), durations), schedule.num_clients)
 
         @functools.partial(jax.jit)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import jax
 import jax.numpy as jnp
 
-from jaxafl.device import cpu
+from jaxafl.device import float64_on_cpu
 from jaxafl.device.dependence import inputs_read
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key, words_of
@@ -98,7 +98,7 @@ def reads(duration: Any, num_clients: int) -> dict[str, tuple[bool, bool]]:
         rest = duration.without_shared()
         return draw_of(rest, prepared_of(rest, stream_keys(key, duration), num_clients), run)
 
-    with jax.enable_x64(True), jax.default_device(cpu()):
+    with float64_on_cpu():
         kinds = (jnp.uint32, jnp.int32, jnp.float64)
         word, integer, real = (cast(Array, jax.ShapeDtypeStruct((), kind)) for kind in kinds)
         jaxpr = jax.make_jaxpr(draw)((word, word), Run(integer, integer, integer, real, real)).jaxpr
