@@ -51,6 +51,15 @@ def test_references_of_a_page_resolve(path: pathlib.Path) -> None:
     assert not [reference for reference in re.findall(r"`([^`\n]+)`", text) if is_broken(reference, path)]
 
 
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "jaxafl/README.md"])
+def test_names_of_pages_for_maintainers_exist(page: str) -> None:
+    """Recipes name private functions, too, which a change may rename."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+    files = [path for folder in ("jaxafl", "tests") for path in (ROOT / folder).rglob("*.py")]
+    known = {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    assert not set(re.findall(r"`(\w+)`", text)) - known
+
+
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_sentences_of_a_page_are_short_and_plain(path: pathlib.Path) -> None:
     """CONTRIBUTING asks for 25 words; names and numbers count too here."""
