@@ -111,11 +111,18 @@ def falls(results: xr.Dataset | Iterable[xr.Dataset], metric: str, owner: str = 
     return metrics.falls(metric, dict.fromkeys([metric], *carried) if carried else None, owner)
 
 
-def curve(run: xr.Dataset, variable: str, metric: str) -> Curve:
-    """Returns the curve of a run against a variable, without the padding to the length of longer runs."""
-    values = run[metric].values.astype(float)
-    finite = np.isfinite(values)
-    return Curve(run[variable].values.astype(float)[finite], values[finite])
+def curve(run: xr.Dataset, variable: str, metric: str, finite: bool = True) -> Curve:
+    """Returns the curve of a run against a variable, without the padding to the length of longer runs.
+
+    Args:
+        run: a run, without the dimensions of a sweep.
+        variable: the variable.
+        metric: the metric.
+        finite: if True, without evaluations whose metric is infinite or missing.
+    """
+    at, values = (run[name].values.astype(float) for name in (variable, metric))
+    shown = np.isfinite(values if finite else at)
+    return Curve(at[shown], values[shown])
 
 
 def failed_steps(result: xr.Dataset) -> Any:
@@ -189,7 +196,7 @@ def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") ->
         ValueError: the run ends before that point.
     """
     axis, point, carry_on = ("time", 0.0, False) if isinstance(at, str) else point_of(at)
-    found = curve(run, AXES[axis].variable, metric)
+    found = curve(run, AXES[axis].variable, metric, finite=at == "best")  # a perplexity that overflows counts
     if has_failed(run) or not found.values.size:
         return np.nan
     if isinstance(at, Mapping):
@@ -211,7 +218,7 @@ def reach(run: xr.Dataset, target: float, metric: str, axis: str) -> tuple[float
     Against time, a run ends with the limit that ended it. A failed run ends at infinity, because it would never reach
     the target.
     """
-    found = to_its_end(run, curve(run, AXES[axis].variable, metric), axis)
+    found = to_its_end(run, curve(run, AXES[axis].variable, metric, finite=False), axis)
     reached = metrics.reaches(found.values, target, falls(run, metric, "time_to"))
     if reached.any():
         return float(found.at[reached.argmax()]), True

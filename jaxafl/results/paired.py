@@ -99,7 +99,7 @@ def summary(values: np.ndarray, confidence: float = 0.95) -> Summary:
 
     count = len(values)
     mean = float(np.mean(values))
-    std = float(np.std(values, ddof=1)) if count > 1 else np.nan
+    std = float(np.std(values, ddof=1)) if count > 1 and np.isfinite(mean) else np.nan
     reach = std / np.sqrt(count) * stats.t.ppf((1 + confidence) / 2, count - 1) if count > 1 else np.nan
     return Summary(values, mean, std, float(mean - reach), float(mean + reach))
 

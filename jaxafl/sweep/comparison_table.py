@@ -31,7 +31,8 @@ def means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: flo
         finite = np.isfinite(one.values)
         text = f"{scale * one.mean:.{places}f}"
         if not finite.all():
-            text = f"{'failed' if name in comparison.failed else 'missing'} ({(~finite).sum()}/{len(finite)})"
+            word = "infinite" if np.isinf(one.values).any() else "missing"
+            text = f"{'failed' if name in comparison.failed else word} ({(~finite).sum()}/{len(finite)})"
         elif len(finite) > 1:
             low, high = (f"{scale * edge:.{places}f}" for edge in (one.low, one.high))
             text += f" ± {scale * one.std:.{places}f}" if spread == "std" else f" [{low}, {high}]"

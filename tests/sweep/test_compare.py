@@ -116,6 +116,17 @@ def test_seven_of_ten_samples_reach_the_target_0_7() -> None:
     assert found.reached.all() and found.median == 0
 
 
+def test_a_metric_that_is_infinite_at_the_end_has_not_the_value_of_an_earlier_evaluation() -> None:
+    one = artificial(a=[[0.1, 0.5], [0.1, 0.7]]).results["a"]
+    other = one.assign(perplexity=(("seed", "evaluation"), [[9.0, np.inf], [8.0, 2.0]]))
+    two = afl.Comparison({"a": one.assign(perplexity=1 / one.accuracy), "b": other})
+    assert two.summary("perplexity")["b"].values.tolist() == [np.inf, 2.0]
+    assert two.summary("perplexity", at="best")["b"].values.tolist() == [9.0, 2.0]
+    assert two.time_to(3.0, "perplexity")["b"].at.tolist() == [10.0, 10.0]
+    assert two.time_to(3.0, "perplexity")["b"].reached.tolist() == [False, True]
+    assert "infinite (1/2)" in two.table(metrics="perplexity")
+
+
 def test_a_method_with_a_run_that_failed_has_no_mean() -> None:
     two = artificial(a=[[0.1, 0.5], [0.1, 0.7]], b=[[0.1, 0.9], [0.1, np.nan]])
     assert two.failed == {"b": [1]}
