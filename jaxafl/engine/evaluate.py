@@ -20,7 +20,7 @@ from jaxafl.models.model import Batch, Outputs
 
 Array = jax.Array
 Sums = tuple[dict[str, Array], dict[str, Array]]
-GRADIENT_PIECE = 256  # samples of one gradient evaluation
+_GRADIENT_PIECE = 256  # samples of one gradient evaluation
 BATCH = 500  # samples whose losses are summed at once, unless the memory of an accelerator decides
 _KEPT = 0.4  # share of all results of a forward pass that are in memory at once
 _PIECE, CACHE = 50, 24 * 2**20  # on a CPU: samples evaluated at once, if the results of a batch exceed CACHE bytes
@@ -113,7 +113,6 @@ def gradient_sum(
     fetch: Callable[[Array], tuple[Any, Array]],
     count: Any,
     total: Any,
-    width: int = GRADIENT_PIECE,
     divisor: int = 1,
 ) -> Any:
     """Adds Σ_i ∇f_i / `divisor` over samples 0 .. `count` - 1, without augmentation or dropout, to `total`.
@@ -122,13 +121,13 @@ def gradient_sum(
         program: of the run.
         frozen: frozen arrays of the model.
         model: parameters and non-trainable state.
-        fetch: sample numbers [width] -> raw inputs, labels.
+        fetch: sample numbers int32 [n] -> raw inputs, labels.
         count: number of samples, an int or an int32.
         total: like the parameters.
-        width: samples of one gradient evaluation.
         divisor: divisor of the losses.
     """
     params, state = model
+    width = _GRADIENT_PIECE if isinstance(count, Array) else min(count, _GRADIENT_PIECE)
 
     def add(piece: Array, total: Any) -> Any:
         places = piece * width + jnp.arange(width, dtype=jnp.int32)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxafl.client import Client, filled, sent_of
 from jaxafl.device.keys import drawing_key
-from jaxafl.engine.evaluate import GRADIENT_PIECE, gradient_sum, sets_of
+from jaxafl.engine.evaluate import gradient_sum, sets_of
 from jaxafl.engine.problem import DeviceData, Program
 
 Array = jax.Array
@@ -36,9 +36,8 @@ def server_gradient(
         rows = jnp.arange(count, dtype=jnp.int32)
         if batch_size is not None:
             rows = jax.random.randint(drawing_key(jax.random.fold_in(key, _SAMPLES)), (size,), 0, count, jnp.int32)
-        zero, width = jax.tree.map(jnp.zeros_like, params), min(size, GRADIENT_PIECE)
-        model = params, model_state
-        found = gradient_sum(program, device.frozen, model, lambda at: fetch(rows[at]), size, zero, width, size)
+        zero, model = jax.tree.map(jnp.zeros_like, params), (params, model_state)
+        found = gradient_sum(program, device.frozen, model, lambda at: fetch(rows[at]), size, zero, divisor=size)
         return filled(sent_of(client, found), zero)
 
     return gradient

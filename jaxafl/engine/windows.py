@@ -32,14 +32,9 @@ class Window:
     plan: Plan
 
     @property
-    def size(self) -> int:
-        """Number of server steps."""
-        return self.schedule.server_steps
-
-    @property
     def stop(self) -> int:
         """The server step after the last of them."""
-        return self.schedule.start + self.size
+        return self.schedule.start + self.schedule.server_steps
 
 
 def window_steps(in_flight: int, capacity: int, block: int) -> int:
