@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload
+from jaxafl.clock.contract import Clock, Delivery, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload
 from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.ragged import Ragged, columns_of, per_step, without_step
 from jaxafl.clock.rules import Earlier, check_ends, check_steps, held_by
@@ -194,10 +194,10 @@ def schedule_of(
     reference = np.asarray(runs.reference)
     times = np.concatenate([() if times is None else times, steps.time])
     number = np.arange(len(times) - len(steps.time), len(times))
-    before = np.clip(
-        np.searchsorted(times, runs.arrived), reference, number[:, None] if taken is None else np.repeat(number, taken)
-    )
-    runs = runs._replace(started=runs.started + pause * reference, arrived=runs.arrived + pause * before)
+    step = number[:, None] if taken is None else np.repeat(number, taken)
+    begun = step if Delivery.AGED in clock.delivers else reference  # of a round, whatever the age of its models
+    before = np.clip(np.searchsorted(times, runs.arrived), begun, step)
+    runs = runs._replace(started=runs.started + pause * begun, arrived=runs.arrived + pause * before)
     columns = jax.tree.map(np.asarray, columns_of(steps._replace(runs=runs)))
     if taken is not None:
         width = clock.capacity(num_clients)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jaxafl.clock import constant, free_running, mac_network, sampled, synchronous, uniform
+from jaxafl.clock import constant, free_running, mac_network, sampled, stale_rounds, synchronous, uniform
 from jaxafl.clock import schedule as run_clock
 from tests.variants import slow_but
 
@@ -50,6 +50,13 @@ def test_all_published_rounds(network: str, method: str) -> None:
         error = found.std(ddof=1) / np.sqrt(len(found))
         # the published figure is itself one run's, read off a table of rounded seconds
         assert abs(found.mean() - published) <= 0.03 * published + 3 * error
+
+
+def test_a_round_begins_after_the_transfers_of_the_rounds_before_it() -> None:
+    clock = stale_rounds(participants=3, max_staleness=4, durations=mac_network(17.0, 2.2))
+    schedule = run_clock(clock, 6, STEPS, 20)
+    np.testing.assert_allclose(schedule.started[1:], np.repeat(schedule.time[:-1, None], 3, axis=1))
+    assert schedule.version.min(axis=1)[-1] < 19
 
 
 def test_computing_takes_what_the_client_needs() -> None:
