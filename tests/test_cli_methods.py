@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import types
 from typing import Any
 
 import numpy as np
@@ -81,10 +82,17 @@ def test_tune_prints_scores_and_the_options_of_the_best(tmp_path: pathlib.Path, 
             ["compare", *SMALL, "--method", "A=--server fedbuff --until time=9", "--method", "B=--server fedasync"],
             "--until is time=9 for A, None for B; expected one value for all",
         ),
+        (["run", *SMALL, "--until", "time=5,time=9"], "each name once"),
+        (["compare", *SMALL, "--method", "A=--server fedbuff", "--metric", "foo"], "there is no metric 'foo'"),
+        (["compare", *SMALL, "--method", "A=--server fedbuff", "--reference", "C"], "reference must be one of 'A'"),
+        (["compare", *SMALL, "--method", "A=--server fedbuff", "--targets", "a,b"], "--targets are numbers"),
+        (["compare", *SMALL, "--method", "A=--server fedbuff", "--targets", "1.5"], "must be in [0, 1], got 1.5"),
+        (["compare", *SMALL, "--method", "A=--server fedbuff", "--at", "tme=5"], "did you mean 'time'?"),
         (["run", *SMALL, "--server", "fedbuff", "--partition-seed", "1"], "leave --partition-seed"),
     ],
 )
-def test_what_they_need_is_said(arguments: list[str], said: str, capsys: Any) -> None:
+def test_what_they_need_is_said(arguments: list[str], said: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "compare_methods", None)  # nothing is run
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
 
@@ -100,6 +108,30 @@ def test_methods_differ_in_their_lengths(monkeypatch: pytest.MonkeyPatch) -> Non
     both = ["--method", "A=--server fedbuff --server-steps 10", "--method", "B=--server fedasync --eval-every 25"]
     assert main(["compare", *SMALL, "--server-steps", "50", *both]) == 130
     assert given["server_steps"] == {"A": 10, "B": 50} and given["eval_every"] == {"A": None, "B": 25}
+
+
+def test_tune_writes_the_best_options_as_run_reads_them(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    tuned = types.SimpleNamespace()
+
+    def record(_: Any, axes: Any, *__: Any, **___: Any) -> Any:
+        tuned.best = {path: values[0] for path, values in axes.items()}
+        return tuned
+
+    monkeypatch.setattr(methods, "tune_options", record)
+    axes = {
+        "client.optimizer": "sgd,adam",
+        "client.learning_rate": "1e-3,1",
+        "clock.durations": "uniform(1, 5),2",
+        "clock.before_step": "false,true",
+        "client.steps": "[1,2,3,4,5,6],4",
+        "server.mu": "0.1,1",
+    }
+    given = [word for axis in axes.items() for word in ("--axis", "=".join(axis))]
+    clock = ["--clock", "free_running", "--clock.concurrency", "4"]
+    assert main(["tune", *SMALL, *clock, "--server", "fedprox", "--validation", "0.2", *given]) == 0
+    words = "--client.optimizer sgd --client.learning-rate 0.001 --clock.durations 'uniform(1, 5)' "
+    words += "--clock.no-before-step --server.mu 0.1; without a flag: client.steps=[1, 2, 3, 4, 5, 6]"
+    assert capsys.readouterr().out.splitlines()[-1] == f"in jaxafl run: {words}"
 
 
 def test_flags_with_underscores_are_removed() -> None:

@@ -293,8 +293,11 @@ def parsed_limits(text: str) -> dict[str, float]:
     """Returns the limits of `"time=3600,accuracy=0.9"`."""
     pairs = [part.partition("=") for part in text.split(",")]
     try:
-        return {name.strip(): float(value) for name, _, value in pairs}
+        found = {name.strip(): float(value) for name, _, value in pairs}
     except ValueError:
+        found = {}
+    if len(found) < len(pairs):
         raise UserError(
-            f"until needs name=number, several by commas, such as time=3600,accuracy=0.9; got {text!r}"
-        ) from None
+            f"until needs name=number, several by commas, each name once, such as time=3600,accuracy=0.9; got {text!r}"
+        )
+    return found

@@ -6,15 +6,22 @@ import dataclasses
 import pathlib
 import shlex
 import warnings
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from tyro.conf import UseAppendAction, arg
 
-from jaxafl.cli.build import as_paths, make_simulation
+from jaxafl.callbacks.base import check_metric
+from jaxafl.callbacks.stopping import check_target
+from jaxafl.cli.build import Axes, as_paths, make_simulation
 from jaxafl.cli.options import Run, current_arguments, values_of
 from jaxafl.cli.report import point
 from jaxafl.cli.simulate import Command, make_devices, parsed, without
-from jaxafl.options import UserError, user_errors
+from jaxafl.models.metrics import falls
+from jaxafl.options import UserError, check_choice, user_errors
+from jaxafl.results.curves import check_at
+from jaxafl.simulation import Simulation
 from jaxafl.sweep import compare as compare_methods
 from jaxafl.sweep import tune as tune_options
 
@@ -100,12 +107,12 @@ def compare(arguments: list[str]) -> int:
     options = given[name]
     with user_errors():
         _check_common(given)
+        targets = _check_table(options, methods)
         settings = _settings(options, compare, arguments)
         settings["server_steps"] = {one: its.recording()["server_steps"] for one, its in given.items()}
         settings["eval_every"] = {one: its.eval_every for one, its in given.items()}
         found = compare_methods(methods, options.seeds, settings.pop("server_steps"), **settings)
         found = dataclasses.replace(found, at=point(options.at)) if options.at else found
-        targets = [float(target) for target in options.targets.split(",")] if options.targets else ()
         how = {"metrics": options.metric, "targets": targets, "spread": options.spread}
         print(found.table(options.table, reference=options.reference or next(iter(methods)), **how))
         if options.plot:
@@ -125,11 +132,37 @@ def tune(arguments: list[str]) -> int:
         simulation = make_simulation(names, options, axes)
         settings = _settings(options, tune, arguments)
         how = {"seeds": options.seeds, "rungs": options.rungs}
-        tuned = tune_options(simulation, as_paths(axes, names, simulation), options.metric, **how, **settings)
+        varied = as_paths(axes, names, simulation)
+        tuned = tune_options(simulation, varied, options.metric, **how, **settings)
     print(tuned)
-    flags = " ".join(f"--{path.replace('_', '-')} {value}" for path, value in tuned.best.items())
-    print(f"in jaxafl run: {flags}")
+    print(f"in jaxafl run: {_flags(axes, varied, tuned.best)}")
     return 0
+
+
+def _flags(axes: Axes, varied: Axes, best: Mapping[str, Any]) -> str:
+    """Returns the best options as flags of `jaxafl run`, and in words those that have none.
+
+    Args:
+        axes: axis -> values as they were written.
+        varied: path -> values, in the same order.
+        best: path -> the best value.
+    """
+    flags, others = [], []
+    for (name, written), (path, values) in zip(axes.items(), varied.items(), strict=True):
+        number = isinstance(best[path], int | float)
+        value = next(
+            text
+            for text, one in zip(written, values, strict=True)
+            if one is best[path] or (number and one == best[path])
+        )
+        part, _, option = name.replace("_", "-").partition(".")
+        if isinstance(value, list | np.ndarray) or "." in option or part == "attack":
+            others.append(f"{name}={best[path]}")
+        elif isinstance(value, bool):
+            flags.append(f"--{part}.{'' if value else 'no-'}{option}")
+        else:
+            flags.append(f"--{part}.{option} {shlex.quote(str(value))}")
+    return "; without a flag: ".join(filter(None, [" ".join(flags), ", ".join(others)]))
 
 
 def _check_common(given: dict[str, Any]) -> None:
@@ -140,6 +173,26 @@ def _check_common(given: dict[str, Any]) -> None:
             listed = ", ".join(f"{value} for {method}" for method, value in values.items())
             flag = f"--{name.replace('_', '-')}"
             raise UserError(f"compare: {flag} is {listed}; expected one value for all. Give {flag} outside --method")
+
+
+def _check_table(options: Any, methods: Mapping[str, Simulation]) -> list[float]:
+    """Returns the targets of the table; raises `ValueError` for its options that cannot work, before anything runs."""
+    check_at(point(options.at))
+    if options.reference is not None:
+        check_choice("compare", "reference", options.reference, tuple(methods))
+    asked = {name: options.recording()[name] for name in ("diagnostics", "metrics")}
+    for name, one in methods.items():
+        with user_errors(f"method {name}"):
+            run = one.as_run(0, 1, one.recording(**asked))
+            check_metric("compare", run, options.metric)
+            falls(options.metric, run.metrics, "compare")
+    try:
+        targets = [float(target) for target in options.targets.split(",")] if options.targets else []
+    except ValueError as error:
+        raise UserError(f"--targets are numbers, e.g. 0.6,0.7; got {options.targets!r}") from error
+    for target in targets:
+        check_target("--targets", options.metric, target)
+    return targets
 
 
 def _settings(options: Any, command: Any, arguments: list[str]) -> dict[str, Any]:
