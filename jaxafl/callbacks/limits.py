@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -292,12 +293,8 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
 def parsed_limits(text: str) -> dict[str, float]:
     """Returns the limits of `"time=3600,accuracy=0.9"`."""
     pairs = [part.partition("=") for part in text.split(",")]
-    try:
+    with contextlib.suppress(ValueError):
         found = {name.strip(): float(value) for name, _, value in pairs}
-    except ValueError:
-        found = {}
-    if len(found) < len(pairs):
-        raise UserError(
-            f"until needs name=number, several by commas, each name once, such as time=3600,accuracy=0.9; got {text!r}"
-        )
-    return found
+        if len(found) == len(pairs):
+            return found
+    raise UserError(f"until needs name=number, each name once, such as time=3600,accuracy=0.9; got {text!r}")
