@@ -11,7 +11,7 @@ import pathlib
 import zlib
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric, name_of, required, set_aside, set_aside_as
-from jaxafl.models.checkpoint import save_parameters
+from jaxafl.models.checkpoint import named_leaves, save_parameters
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
@@ -21,7 +21,9 @@ from jaxafl.results.files import check_ending, check_path
 class Best(Callback):
     """Keeps the parameters of the best evaluated model as a safetensors file (`jaxafl.models.load_parameters`).
 
-    A second file `best.safetensors.json` holds its server step, simulated time and metrics. Each member of a sweep has
+    A second file `best.safetensors.json` holds its server step, simulated time and metrics. Batch statistics, if the
+    model has any, are in `best.state.safetensors`: `initialised(model, "best.safetensors", "best.state.safetensors")`
+    is the best model again. Each member of a sweep has
     its own files. A file of an earlier run is renamed: `best.safetensors` becomes `best-1.safetensors`, or the next
     free number. A resumed run continues its own file.
 
@@ -63,11 +65,16 @@ class Best(Callback):
             raise UserError(f"Best: there is no metric {self.metric!r}; there are {', '.join(chunk.evaluation)}")
         value = self.sign * chunk.evaluation[self.metric]
         if value > self.best:
-            if not self.begun and (earlier := set_aside(self.target)) and _metrics_file(self.target).is_file():
-                _metrics_file(self.target).rename(_metrics_file(earlier))
+            if not self.begun and (earlier := set_aside(self.target)):
+                for beside in (_metrics_file, _state_file):
+                    if beside(self.target).is_file():
+                        beside(self.target).rename(beside(earlier))
             self.best = value
             self.begun = True
-            save_parameters(self.target, chunk.model()[0])
+            params, state = chunk.model()
+            save_parameters(self.target, params)
+            if named_leaves(state):
+                save_parameters(_state_file(self.target), state)
             with replacing(_metrics_file(self.target)) as unfinished:
                 about = {"step": chunk.stop, "time": chunk.time, **chunk.evaluation, "run": self.mark}
                 unfinished.write_text(json.dumps(about, indent=2))
@@ -88,3 +95,7 @@ class Best(Callback):
 
 def _metrics_file(target: pathlib.Path) -> pathlib.Path:
     return target.with_name(f"{target.name}.json")
+
+
+def _state_file(target: pathlib.Path) -> pathlib.Path:
+    return target.with_name(f"{target.stem}.state{target.suffix}")

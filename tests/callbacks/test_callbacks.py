@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax import linen
 
 import jaxafl as afl
 from jaxafl.callbacks import Best, Callback, Chunk, Csv, Live, Run, StopAfter, StopAt
@@ -223,6 +224,25 @@ def test_the_best_model_is_kept(tmp_path: pathlib.Path) -> None:
     assert restarted.validation_accuracy.values[0] == result.validation_accuracy.values[best]
     with pytest.raises(ValueError, match=r"there is no metric 'validation_accuracy'.*with_validation"):
         simulation().run(4, callbacks=Best(path))
+
+
+@pytest.mark.slow
+def test_the_best_model_is_kept_with_its_batch_statistics(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("safetensors")
+    sim, path, state = simulation(), tmp_path / "best.safetensors", tmp_path / "best.state.safetensors"
+
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any, train: bool, mask: Any = None) -> Any:
+            return linen.Dense(sim.data.num_classes)(afl.models.BatchNorm()(x.reshape(len(x), -1), train, mask))
+
+    sim = dataclasses.replace(sim, model=afl.models.from_linen(Net()))
+    result = sim.run(8, eval_every=4, callbacks=Best(path, "loss"))
+    again = dataclasses.replace(sim, model=afl.models.initialised(sim.model, path, state)).run(1)
+    np.testing.assert_allclose(again.loss.values[0], result.loss.min(), rtol=1e-6)
+    before = state.read_bytes()
+    sim.run(4, eval_every=4, seed=1, callbacks=Best(path, "loss"))
+    assert (tmp_path / "best-1.state.safetensors").read_bytes() == before != state.read_bytes()
 
 
 @pytest.mark.slow
