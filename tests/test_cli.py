@@ -281,6 +281,19 @@ def test_uploads_are_those_of_python():
             parsed(wrong, "aggregates")
 
 
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("sign_flip", "attacks", r"did you mean sign_flip\(...\)\? Write any of"),
+        ("unifrom(1, 5)", "durations", r"did you mean 'uniform'\? Write numbers"),
+        ("2 ** 3", "durations", "is not allowed; write numbers"),
+    ],
+)
+def test_misspelled_expressions_are_answered_with_the_right_one(text, kind, said):
+    with pytest.raises(ValueError, match=said):
+        parsed(text, kind)
+
+
 def test_words_in_expressions_are_numbers_or_errors_that_say_what_to_write(capsys):
     assert repr(parsed("add_noise(nan)", "uploads")) == "add_noise(std=nan)"
     assert repr(parsed("private_mean(0.5, quantile=None)", "aggregates")) == "private_mean(max_norm=0.5)"

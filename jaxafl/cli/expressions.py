@@ -13,7 +13,7 @@ from jaxafl.client.attack import Attack
 from jaxafl.client.correction import Correction
 from jaxafl.client.upload import Upload
 from jaxafl.clock import Clock, Duration, constant
-from jaxafl.options import UserError
+from jaxafl.options import UserError, did_you_mean
 from jaxafl.server.aggregate import Aggregate
 
 EXPRESSIONS = {
@@ -114,9 +114,11 @@ def _value(node: ast.expr, kind: str, term: bool = True) -> Any:
             return found.call(*arguments, **given)
     numbers = "numbers, + - * /, and " * (kind == "durations") if term else "numbers, 'text', True, None, [lists], and "
     where = "" if term else " as an argument"
-    raise UserError(
-        f"{kind}: {ast.unparse(node)!r} is not allowed{where}; write {numbers}any of {', '.join(offered(kind))}"
-    )
+    name = ast.unparse(node.func if isinstance(node, ast.Call) else node)
+    bare = name in offered(kind) and not isinstance(node, ast.Call)
+    meant = f"; did you mean {name}(...)?" if bare else did_you_mean(name, offered(kind))
+    known = f"{' Write' if meant else '; write'} {numbers}any of {', '.join(offered(kind))}"
+    raise UserError(f"{kind}: {ast.unparse(node)!r} is not allowed{where}{meant}{known}")
 
 
 def _computed(node: ast.BinOp, kind: str, left: Any, right: Any) -> Any:
