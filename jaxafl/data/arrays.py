@@ -138,6 +138,11 @@ def _samples(name: str, argument: str, x: Any) -> Any:
         return {key: _samples(name, f"{argument}[{key!r}]", part) for key, part in x.items()}
     if _are_pictures(x):
         return pixels(f"{name}: {argument}", x)
+    if isinstance(x, tuple) and len({getattr(part, "shape", ()) for part in x}) > 1:
+        raise UserError(
+            f"{name}: {argument} is a tuple of arrays of several shapes; give several inputs as a dict, such as "
+            "{'image': images, 'age': ages}"
+        )
     samples = numeric(name, argument, x)
     if samples.dtype.kind != "f":
         return kept(samples)

@@ -56,7 +56,13 @@ def gathered(folder: str | os.PathLike[str]) -> tuple[dict[str, xr.Dataset], str
     path = as_path(folder)
     if not is_comparison(path):
         raise UserError(f"{path} is not the folder of a comparison: there is no {_METHODS} in it")
-    found = {name: gather(path / own) for name, own in json.loads((path / _METHODS).read_text()).items()}
+    folders = json.loads((path / _METHODS).read_text())
+    for name, own in folders.items():
+        if not (path / own / "sweep.json").is_file():
+            raise UserError(
+                f"the method {name!r} of the comparison in {path} has not begun; the same call continues it"
+            )
+    found = {name: gather(path / own) for name, own in folders.items()}
     return found, compared_at(json.loads((path / _UNTIL).read_text()), found)
 
 

@@ -280,6 +280,11 @@ def test_a_table_of_several_types_says_how_to_convert_it():
     assert data.from_arrays(table.astype(float), [0, 1, 0, 1], [0, 0, 1, 1], test_fraction=0.5).num_clients == 2
 
 
+def test_several_inputs_are_a_dict():
+    with pytest.raises(ValueError, match="x is a tuple of arrays of several shapes; give several inputs as a dict"):
+        data.from_arrays((np.zeros((4, 2)), np.zeros(4)), [0, 1, 0, 1], [0, 0, 1, 1], test_fraction=0.5)
+
+
 def test_a_pooled_dataset_takes_lists_and_tables_and_refuses_what_is_no_number():
     x, y = [[1.0, 2.0], [3.0, 4.0]], [0, 1]
 

@@ -214,6 +214,9 @@ def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
     assert gathered.table() == again.table()
     with pytest.raises(ValueError, match=r"holds runs until \{'time': 12.0\}, not \{'loss': 0.1\}"):
         afl.compare(some, SEEDS, 5, until={"loss": 0.1}, folder=tmp_path)
+    next(tmp_path.glob("*/sweep.json")).unlink()
+    with pytest.raises(ValueError, match=r"the method '\w+' of the comparison in .* has not begun"):
+        afl.Comparison.gather(tmp_path)
 
 
 @pytest.mark.slow
