@@ -166,10 +166,13 @@ def _state_of(model: Model, data: FederatedData) -> Any:
             max(np.max(labels, initial=-1) for labels in (data.y_test, stored_targets(data.gather, data.arrays)))
         )
         if outputs and min(outputs) <= most:
+            binary = (
+                ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if min(outputs) == 2 else ""
+            )
             raise UserError(
                 f"the model {model.name} tells {min(outputs)} classes apart, but labels of {data.name} go up to "
-                f"{most}: give its last layer {data.num_classes} outputs, one per class (a label outside them "
-                "has a loss of NaN)"
+                f"{most}: give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy (a "
+                f"label outside them has a loss of NaN){binary}"
             )
         if described(new) != described(state):
             raise ValueError(f"training turns its state {described(state)} into {described(new)}")
