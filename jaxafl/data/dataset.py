@@ -209,7 +209,9 @@ def _arrays(name: str, part: str, x: Any) -> Any:
     """Returns samples, an array or a pytree of arrays, as NumPy arrays; raises as `numeric` does."""
     if not all(np.ndim(leaf) for leaf in jax.tree.leaves(x)):
         x = as_array(name, part, x)  # nested lists of numbers, which JAX takes for a pytree
-    return jax.tree.map(lambda leaf: numeric(name, part, leaf), x)
+    arrays = jax.tree.map(lambda leaf: numeric(name, part, leaf), x)
+    same = all(one is other for one, other in zip(jax.tree.leaves(arrays), jax.tree.leaves(x), strict=True))
+    return x if same else arrays  # JAX would sort the keys of a dict
 
 
 def numeric(name: str, argument: str, samples: Any) -> np.ndarray:
