@@ -200,7 +200,10 @@ def _draw_curves(axis: plt.Axes, experiment: Experiment, results: xr.Dataset, co
         if experiment.curve[1] == "client":  # a histogram
             axis.bar(along, middle, yerr=[middle - low, high - middle], color=colour, alpha=0.7, label=method)
             continue
-        axis.plot(along, middle, ("-", "--", ":")[number // 10 % 3], color=colour, label=method, linewidth=1.2)
+        # curves over rates coincide up to where a method diverges: dots lie on dashes, and dashes on lines
+        turn = (number if experiment.curve[1] == "server_rate" else number // 10) % 3
+        style = {"color": colour, "linewidth": 1.2 + 0.3 * turn, "zorder": 2 + turn}
+        axis.plot(along, middle, ("-", "--", ":")[turn], label=method, **style)
         if len(results.row) <= 10:  # bands of more hide each other
             axis.fill_between(along, low, high, color=colour, alpha=0.15, lw=0)
     axis.set(title=column, xlabel=_axis(experiment.curve[1]), ylabel=_axis(experiment.curve[0]))
