@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from jaxafl.options import UserError, as_numbers
+from jaxafl.options import UserError, as_numbers, check_flag, shown
 from jaxafl.theory.bounds import (
     MEAN_GRADIENT,
     Condition,
@@ -127,10 +127,16 @@ def schedule(*, server_steps: int, initial_rate: float, delay_penalty: float = 0
     """
     owner = "theory.afl.schedule"
     v = numbers(owner, dict(server_steps=server_steps, initial_rate=initial_rate, delay_penalty=delay_penalty))
+    check_counts(owner, "server_steps", v.server_steps)
     late = as_numbers(owner, "staleness", staleness)
+    for name, value in vars(v).items():
+        if np.ndim(value):
+            raise UserError(f"{owner}: {name} must be one number, got {shown(value)}")
     t = np.arange(int(v.server_steps) + 1)
-    if late.shape not in ((), t.shape) or not (late >= 0).all():
-        raise UserError(f"{owner}: staleness must be >= 0, a number or [T + 1] = ({len(t)},), got shape {late.shape}")
+    if late.shape not in ((), t.shape) or not (np.isfinite(late) & (late >= 0)).all():
+        raise UserError(
+            f"{owner}: staleness must be finite and >= 0, a number or [T + 1] = ({len(t)},), got shape {late.shape}"
+        )
     return v.initial_rate / (np.sqrt(t + 1) * (1 + v.delay_penalty * late))
 
 
@@ -203,6 +209,7 @@ def sampling_variance(*, variance: float, sample: int, population: int, replacem
         replacement: True if a member can be drawn twice.
     """
     v = numbers("theory.afl.sampling_variance", dict(global_variance=variance, arrivals=sample, clients=population))
+    check_flag("theory.afl.sampling_variance", "replacement", replacement)
     if replacement:
         return float(v.global_variance / v.arrivals)
     check_order("theory.afl.sampling_variance", ("sample", v.arrivals), ("population", v.clients))

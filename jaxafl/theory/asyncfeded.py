@@ -50,7 +50,7 @@ def theorem_1(
     owner = "theory.asyncfeded.theorem_1"
     given = dict(locals())
     rate = given.pop("local_rate")
-    v = numbers(owner, given)
+    v = numbers(owner, given, "local_steps")
     check_counts(owner, "local_steps", v.local_steps)
     k, L = v.local_steps, v.smoothness
     terms = {
@@ -59,7 +59,7 @@ def theorem_1(
         "noise": ("((k+1)/24L²) σ_l²", (k + 1) / (24 * L**2) * v.local_variance),
     }
     rates = _rates(owner, int(np.max(k)), rate)
-    return bounded(_THEOREM_1, v, k, terms, [_small_steps(rates, L)], axis="local_steps")
+    return bounded(_THEOREM_1, v, k, terms, [_small_steps(rates, L, k)], axis="local_steps")
 
 
 def corollary_1(
@@ -92,8 +92,8 @@ def corollary_1(
     """
     owner = "theory.asyncfeded.corollary_1"
     given = dict(locals())
-    c = _local(owner, given)
-    v = numbers(owner, given)
+    c = _local(owner, given, "gradient_norm_squared")
+    v = numbers(owner, given, "gradient_norm_squared")
     L2, log = v.smoothness**2, c.steps * np.log(c.steps + 1)
     quadratic = c.steps**2 * L2 * c.m2
     terms = {
@@ -194,12 +194,13 @@ class _Local(NamedTuple):
     conditions: list[Condition]
 
 
-def _local(owner: str, given: dict[str, Any]) -> _Local:
+def _local(owner: str, given: dict[str, Any], along: str = "server_steps") -> _Local:
     """Computes what `local_rate` gives, and removes it from `given`."""
     rate = given.pop("local_rate")
-    v = numbers(owner, given)
-    if np.ndim(v.local_steps):
-        raise UserError(f"{owner}: local_steps must be one number, got {shown(given['local_steps'])}")
+    v = numbers(owner, given, along)
+    for name in ("local_steps", "smoothness", "euclidean_staleness"):
+        if np.ndim(getattr(v, name)):
+            raise UserError(f"{owner}: {name} must be one number, got {shown(given[name])}")
     check_counts(owner, "local_steps", v.local_steps)
     K = int(v.local_steps)
     rates = _rates(owner, K, rate)
@@ -207,7 +208,7 @@ def _local(owner: str, given: dict[str, Any]) -> _Local:
     square = v.euclidean_staleness**2
     theta = 1 - square * (log / 3 + 4 * K**2 * L2 * m2)
     fresh = Condition("Γ² < 3/(12K²L²m₂ + K ln(K+1))", square, 3 / (12 * K**2 * L2 * m2 + log), strict=True)
-    conditions = [_small_steps(rates, v.smoothness), fresh]
+    conditions = [_small_steps(rates, v.smoothness, v.local_steps), fresh]
     return _Local(K, float(np.mean(rates)), m2, max(theta, 0.0), conditions)
 
 
@@ -228,9 +229,11 @@ def _rates(owner: str, count: int, value: Any) -> np.ndarray:
     return np.broadcast_to(rates, (count,))
 
 
-def _small_steps(rates: np.ndarray, L: float) -> Condition:
+def _small_steps(rates: np.ndarray, L: Number, steps: Number) -> Condition:
+    """Returns the condition on the rates of local steps 1 .. K, for each K of `steps`."""
     k = np.arange(1, len(rates) + 1)
-    limits = 1 / (6 * (2 * k + 1) * k * L**2)
-    worst = int(np.argmax(rates**2 / limits))
-    says = f"η_k² <= 1/(6(2k+1)kL²), at its tightest k = {worst + 1}"
-    return Condition(says, rates[worst] ** 2, limits[worst])
+    tightness = rates**2 * (6 * (2 * k + 1) * k)
+    tightest = np.maximum.accumulate(np.where(tightness == np.maximum.accumulate(tightness), k, 0))
+    worst = tightest[np.asarray(steps, int) - 1]
+    says = f"η_k² <= 1/(6(2k+1)kL²), at its tightest k = {np.max(worst)}"
+    return Condition(says, rates[worst - 1] ** 2, 1 / (6 * (2 * worst + 1) * worst * L**2))

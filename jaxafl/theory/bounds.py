@@ -107,24 +107,28 @@ class Condition(NamedTuple):
         return np.asarray(self.left < self.right) if self.strict else np.asarray(self.left <= self.right * (1 + 1e-12))
 
 
-def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
+def numbers(owner: str, given: Mapping[str, Any], along: str = "server_steps") -> SimpleNamespace:
     """Returns the checked constants in float64.
 
     Args:
         owner: the statement, for messages.
         given: values by the names of `CONSTANTS`; other names are ignored.
+        along: the constant with the length of all arrays, if it is an array itself.
 
     Raises:
-        ValueError, TypeError: a constant is not a number, not finite, or out of its bounds.
+        ValueError, TypeError: a constant is not a number, not finite, out of its bounds, or of another length.
     """
-    found = {}
+    found, length = {}, as_numbers(owner, along, given[along]).shape if along in given else ()
     for name, value in given.items():
         if name not in CONSTANTS:
             continue
         limits = CONSTANTS[name]
         array = as_numbers(owner, name, value)
-        if array.ndim > 1:
+        if array.ndim > 1 or array.shape == (0,):
             raise UserError(f"{owner}: {name} must be a number or an array [T], got shape {array.shape}")
+        length = length if length not in ((), (1,)) else array.shape or length
+        if array.shape not in ((), (1,), length):
+            raise UserError(f"{owner}: {name} must be a number or an array {length} as others, got {array.shape}")
         broken, rule = ~np.isfinite(array), "finite"
         if not broken.any() and limits.least is not None:
             broken, rule = array < limits.least, f">= {limits.least:g}"
@@ -198,6 +202,9 @@ def bounded(
     dims = (axis,) if shape else ()
 
     def spread(value: Number) -> np.ndarray:
+        if np.shape(value) not in ((), (1,) * len(shape), shape):
+            has = f"a constant has shape {np.shape(value)}, {axis} {shape}"
+            raise UserError(f"{statement.paper}, {statement.name}: {has}; expected as many values of {axis}")
         return np.array(np.broadcast_to(value, shape))
 
     variables = {name: (dims, spread(value), {"long_name": says}) for name, (says, value) in terms.items()}
@@ -280,6 +287,10 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
         ('η <= 1/L: 0.5 <= 1 holds', True)
     """
     parameters = inspect.signature(theorem).parameters
+    for part in constants:
+        if not hasattr(part, "items"):
+            hint = ". Write `.constants()` after it" if hasattr(part, "constants") else ""
+            raise UserError(f"evaluate: constants must be dictionaries or datasets, got {type(part).__name__}{hint}")
     merged = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items()}
     merged = {name: value for name, value in merged.items() if name in parameters} | given
     missing = [name for name, one in parameters.items() if one.default is one.empty and name not in merged]

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from jaxafl.theory.bounds import AVERAGE_GAP, Condition, Number, Statement, bounded, check_form, check_order, numbers
+from jaxafl.theory.bounds import (
+    AVERAGE_GAP,
+    Condition,
+    Number,
+    Statement,
+    bounded,
+    check_form,
+    check_order,
+    numbers,
+    quotient,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -218,8 +228,7 @@ def optimal_learning_rate(
     L = v.smoothness
     linear = arrive * (L - v.strong_convexity) * v.mean_staleness
     factor = v.gradient_bound**2 / 2 * (linear + v.clients * L * v.cubic_staleness)
-    with np.errstate(divide="ignore"):
-        return np.minimum(np.cbrt(v.distance**2 / (4 * factor * v.server_steps)), 1 / L)
+    return np.minimum(np.cbrt(quotient(v.distance**2, 4 * factor * v.server_steps)), 1 / L)
 
 
 def _checked(owner: str, given: dict[str, Any]) -> Any:

@@ -72,7 +72,7 @@ def estimate(
         client), `global_variance` (σ_g², ν²), `gradient_bound` (G, of single samples; of all samples of a client if
         batches are full), `gap`, `distance` (R, to the point that L-BFGS found), `optimum_spread` (h², if μ is known),
         the moments of `staleness.of_schedule`, `clients` and `server_steps`. `local_steps` and `arrivals` are included
-        if they are constant over the run, and `euclidean_staleness` (Γ) if the server reports γ. The rates of
+        if they are constant over the run, and `euclidean_staleness` (Γ) if the server reports γ. The constant rates of
         client and server have the names of their roles, `local_rate` (of plain SGD), `server_rate`, `learning_rate` or
         `adaptive_rate`, with `epsilon` and `staleness_threshold`; their attribute `measured_on` names the option. If
         `optimum` is given, `distance` and `optimum_spread` are NaN. Further variables: `optimum`, and along `model`
@@ -112,11 +112,12 @@ def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[T
     """Returns the run and its seed; repeats the run if only its result is given."""
     if isinstance(result, Trained):
         return result, run_seed
-    if not {"seed", "server_steps", "eval_every"} <= set(getattr(result, "attrs", {})) or "loss" not in result:
+    known = {**getattr(result, "coords", {}), **getattr(result, "attrs", {})}  # the seed of a sweep is a coordinate
+    if not {"seed", "server_steps", "eval_every"} <= set(known) or "loss" not in result:
         raise UserError(f"{owner} takes the result of one run (sim.run) or what sim.train returned, got {type(result)}")
     if result["loss"].ndim != 1:
         raise UserError(f"{owner} takes one run: choose a member of the sweep with isel")
-    seed = int(result.attrs["seed"])
+    seed = int(known["seed"])
     trained = sim.train(int(result.attrs["server_steps"]), seed=seed, eval_every=int(result.attrs["eval_every"]))
     loss = trained.evaluations["loss"]
     if loss.shape != result["loss"].shape or not np.allclose(loss, result["loss"], rtol=_AGREES, equal_nan=True):
@@ -198,7 +199,10 @@ def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
     """Returns the constants that options of client and server give: name -> (option, value)."""
     found: dict[str, tuple[str, Any]] = {}
     momentum = sim.client.hyperparameters.get("momentum")
-    if sim.client.optimizer is optax.sgd and (momentum is None or not np.any(momentum)):
+    client = sim.client
+    factors = (client.rate_schedule, client.step_schedule, client.run_schedule, client.rate_decay_per_run)
+    constant = all(one is None for one in factors)
+    if constant and client.optimizer is optax.sgd and (momentum is None or not np.any(momentum)):
         found["local_rate"] = "client.learning_rate", sim.client.hyperparameters.get("learning_rate")
     role = next((role for role, servers in _ROLES.items() if isinstance(sim.server, servers)), "")
     names = {role: "learning_rate"} if role else {}

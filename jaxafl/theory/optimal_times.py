@@ -176,7 +176,7 @@ def malenia_round(times: Any, batch: float) -> Round:
     bound = float(2 * (tau[-1] + tau.mean() * batch / len(tau)))
 
     def closes(received: np.ndarray) -> bool:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             return bool(np.sum(1 / received) * batch * (1 + _ROUNDING) < len(tau) ** 2) and bool((received > 0).all())
 
     return Round(_first(tau, bound, closes), bound)
@@ -205,7 +205,7 @@ def ringmaster(times: Any, effort: Effort, max_staleness: int | None = None) -> 
 
     Args:
         times, effort: as in `homogeneous`.
-        max_staleness: R >= 1; `None` is max{1, ⌈σ²/ε⌉}.
+        max_staleness: R >= 1; `None` is max{1, ⌈gradients/steps⌉} of `effort`: with a `gap`, max{1, ⌈σ²/ε⌉}.
     """
     if max_staleness is None:
         ratio = effort.gradients / effort.steps if effort.steps else 0.0
@@ -223,7 +223,8 @@ def ringmaster_seconds(times: Any, max_staleness: Any) -> float:
         max_staleness: R_t >= 1, int [K], one per server step.
     """
     bounds = as_numbers("theory.optimal_times.ringmaster_seconds", "max_staleness", max_staleness)
-    if bounds.ndim != 1 or not len(bounds) or not (bounds >= 1).all() or not (bounds == np.floor(bounds)).all():
+    whole = np.isfinite(bounds) & (bounds >= 1) & (bounds == np.floor(bounds))
+    if bounds.ndim != 1 or not len(bounds) or not whole.all():
         raise UserError("theory.optimal_times.ringmaster_seconds: expected max_staleness as whole numbers >= 1, [K]")
     values, counts = np.unique(bounds.astype(int), return_counts=True)
     return float(

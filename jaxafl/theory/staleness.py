@@ -155,8 +155,8 @@ def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, att
 
     N = moments.shape[1]
     shares = np.ones(N) if weights is None else weights
-    if shares.shape != (N,) or not (shares >= 0).all() or not shares.sum() > 0:
-        raise UserError(f"{owner}: weights must be >= 0, one per client ({N},), and not all 0")
+    if shares.shape != (N,) or not (np.isfinite(shares) & (shares >= 0)).all() or not shares.sum() > 0:
+        raise UserError(f"{owner}: weights must be finite and >= 0, one per client ({N},), and not all 0")
     heard = np.isfinite(moments[0])
     shares = np.where(heard, shares, 0) / shares[heard].sum()
     known = np.where(heard, moments, 0)

@@ -273,8 +273,48 @@ def test_other_errors_say_what_is_wrong() -> None:
         evaluate(defedavg.theorem_2, {"smoothness": 1, "gap": 1, "local_variance": 1}, local_steps=1, staleness_max=1)
     with pytest.raises(UserError, match=r"server_steps must be whole, got 2\.5"):
         theory.afl.lemma_3(**CASES["lemma"][1] | {"server_steps": 2.5})
-    with pytest.raises(UserError, match=r"staleness must be >= 0, a number or \[T \+ 1\] = \(21,\)"):
+    with pytest.raises(UserError, match=r"staleness must be finite and >= 0, a number or \[T \+ 1\] = \(21,\)"):
         theory.afl.lemma_3(**CASES["lemma"][1] | {"staleness": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (dict(server_steps=[]), r"server_steps must be a number or an array \[T\], got shape \(0,\)"),
+        (dict(server_steps=[5, 6], smoothness=[2.0] * 3), r"smoothness must be .* \(2,\) as others, got \(3,\)"),
+        (dict(smoothness=[2.0] * 3), r"a constant has shape \(3,\), server_steps \(\); expected as many"),
+    ],
+)
+def test_arrays_of_other_lengths_are_errors(given, message) -> None:
+    with pytest.raises(UserError, match=message):
+        delayed_gradients.sfl(**CASES["sfl"][1] | given)
+
+
+def test_what_is_one_number_is_no_array() -> None:
+    with pytest.raises(UserError, match="euclidean_staleness must be one number"):
+        asyncfeded.theorem_2(**CASES["asyncfeded 2"][1] | {"server_steps": [1, 2], "euclidean_staleness": [0.1, 0.2]})
+    for given in ({"server_steps": 2.5}, {"server_steps": [1, 2]}, {"initial_rate": [0.1] * 4}, {"staleness": np.inf}):
+        with pytest.raises(UserError, match=r"must be (one number|whole|finite)"):
+            theory.afl.schedule(**{"server_steps": 3, "initial_rate": 0.1} | given)
+    with pytest.raises(UserError, match=r"dictionaries or datasets, got Quadratic. Write `.constants\(\)`"):
+        evaluate(delayed_gradients.sfl, theory.quadratic(2), server_steps=3, learning_rate=0.1)
+
+
+def test_local_steps_at_once_are_each_alone() -> None:
+    constants = CASES["asyncfeded 1"][1] | {"smoothness": 1.0, "local_rate": 0.1}  # allowed for k <= 2
+    together = asyncfeded.theorem_1(**constants | {"local_steps": [1, 2, 3, 4]})
+    alone = [asyncfeded.theorem_1(**constants | {"local_steps": k}) for k in (1, 2, 3, 4)]
+    assert together.holds.values.tolist() == [one.holds.item() for one in alone] == [True, True, False, False]
+    assert together["total"].values.tolist() == [one["total"].item() for one in alone]
+    assert "k = 4: 0.01 <= 0.00462963 is violated (at local_steps = 4, the worst)" in together.attrs["conditions"]
+
+
+def test_any_rate_is_optimal_at_the_optimum_without_delay() -> None:
+    given = dict(CASES["psurdg"][1], distance=0.0, mean_staleness=0.0, cubic_staleness=0.0)
+    rate = delayed_gradients.optimal_learning_rate(
+        **{name: value for name, value in given.items() if name not in ("learning_rate", "optimum_spread")}
+    )
+    assert rate == 1 / given["smoothness"]
 
 
 def test_constants_that_are_kept_together_and_files(tmp_path) -> None:

@@ -76,6 +76,14 @@ def test_rates_of_client_and_server_are_passed_on(problem, server, options) -> N
     assert found["local_rate"].attrs["measured_on"] == "client.learning_rate"
 
 
+def test_a_rate_that_varies_is_none_and_a_member_of_a_sweep_is_a_run(problem) -> None:
+    sim = simulation(problem, afl.Client(learning_rate=0.1, steps=2, batch_size=2, rate_decay_per_run=0.5))
+    runs = afl.sweep(sim, {"seed": [3, 4]}, 4)
+    found = theory.estimate(runs.isel(seed=1), sim, iterations=2, optimum=0.0)
+    assert "local_rate" not in found
+    assert found.equals(theory.estimate(sim.run(4, seed=4), sim, iterations=2, optimum=0.0))
+
+
 @pytest.mark.slow
 def test_weights_are_those_of_the_staleness_too(problem) -> None:
     """All clients must have arrived: the weights of the others are given to these."""

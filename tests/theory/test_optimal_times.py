@@ -38,6 +38,7 @@ def test_bounds_are_those_computed_by_hand() -> None:
 def test_rounds_are_exact_and_below_their_bounds() -> None:
     assert optimal_times.rennala_round(TIMES, 10) == pytest.approx((7, 8))
     assert optimal_times.malenia_round(TIMES, 6) == pytest.approx((10, 2 * (10 + 13 / 3 * 6 / 3)))
+    assert optimal_times.malenia_round(TIMES, 0) == (10, 20)
     rng = np.random.default_rng(0)
     for _ in range(50):
         times, batch = rng.uniform(0.1, 3, rng.integers(1, 7)), int(rng.integers(1, 20))
@@ -95,6 +96,8 @@ def test_invalid_constants_are_errors_that_name_them() -> None:
         optimal_times.rennala_round(TIMES, 0)
     with pytest.raises(UserError, match="whole numbers >= 1"):
         optimal_times.ringmaster_seconds(TIMES, [1.5])
+    with pytest.raises(UserError, match="whole numbers >= 1"):
+        optimal_times.ringmaster_seconds(TIMES, [np.inf])
     with pytest.raises(UserError, match=r"sum to 0.9; expected 1"):
         queues.closed_network([0.5, 0.4], [1, 1], 2)
     with pytest.raises(UserError, match="one shape"):

@@ -96,7 +96,8 @@ def test_clients_that_are_never_heard_and_errors() -> None:
         staleness.bernoulli(0.0)
     with pytest.raises(UserError, match="of different numbers of clients"):
         staleness.bernoulli([0.5, 0.5], weights=[1, 1, 1])
-    with pytest.raises(UserError, match="weights must be >= 0"):
-        staleness.bernoulli(0.5, weights=[-1.0])
+    for weight in (-1.0, np.inf):
+        with pytest.raises(UserError, match="weights must be finite and >= 0"):
+            staleness.bernoulli(0.5, weights=[weight])
     with pytest.raises(UserError, match="age must be one of 'model', 'gradient'"):
         staleness.bernoulli(0.5, age="both")
