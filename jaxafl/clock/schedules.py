@@ -136,8 +136,14 @@ class Clockwork:
         """Computes a schedule of `count` server steps with the runs in flight after the last."""
         found = self.advance(count)
         nodes = jax.tree.leaves(with_arrivals(self.state), is_leaf=lambda node: isinstance(node, Runs))
-        runs = tuple(jax.device_get([node for node in nodes if isinstance(node, Runs)]))
+        runs = tuple(map(self._delayed, jax.device_get([node for node in nodes if isinstance(node, Runs)])))
         return replaced(found, source=Source(self.clock, self.seed, runs, self.workload.steps))
+
+    def _delayed(self, runs: Runs) -> Runs:
+        """Adds the pauses of the server steps so far to the times of runs; those in flight arrive after all of them."""
+        pause, steps = self.clock.pause, len(self.times)
+        begun = np.searchsorted(self.times, runs.started, "right")
+        return runs._replace(started=runs.started + pause * begun, arrived=runs.arrived + pause * steps)
 
     def _begun(self) -> Any:
         """Computes the state before the first server step."""
@@ -195,7 +201,9 @@ def schedule_of(
     times = np.concatenate([() if times is None else times, steps.time])
     number = np.arange(len(times) - len(steps.time), len(times))
     step = number[:, None] if taken is None else np.repeat(number, taken)
-    begun = step if Delivery.AGED in clock.delivers else reference  # of a round, whatever the age of its models
+    # a model may be older than the newest one at the start; else the reference is exact, in ties of time too
+    side: Any = "right" if clock.delivers & (Delivery.AGED | Delivery.HELD) else "left"
+    begun = np.clip(np.searchsorted(times, runs.started, side), reference, step)
     before = np.clip(np.searchsorted(times, runs.arrived), begun, step)
     runs = runs._replace(started=runs.started + pause * begun, arrived=runs.arrived + pause * before)
     columns = jax.tree.map(np.asarray, columns_of(steps._replace(runs=runs)))

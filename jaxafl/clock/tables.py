@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """Clock, seed and local steps of a schedule, and the runs of the clock's state after the last server step."""
+    """Clock, seed and local steps of a schedule, and the runs of the clock's state after the last server step.
+
+    Times of runs in flight include the pauses of the server steps.
+    """
 
     clock: Any
     seed: int
@@ -143,11 +146,10 @@ class Schedule(Summarised):
         clock: Any
         clock, _, known, _ = self.source or (None, 0, (), 0)
         for runs in known if self.server_steps else ():
-            paused = clock.pause * np.asarray(runs.complete().reference)
-            flying = (runs.started + paused <= self.time[-1]) & (runs.arrived + paused > self.time[-1])
+            flying = (runs.started <= self.time[-1]) & (runs.arrived > self.time[-1])
             if not hasattr(clock, "in_flight_runs"):  # others mark idle clients by an infinite arrival
                 flying &= np.isfinite(runs.arrived)
-            found.append((runs.client[flying], (runs.started + paused)[flying]))
+            found.append((runs.client[flying], runs.started[flying]))
         client, started = map(np.concatenate, zip(*found, strict=True))
         return client.astype(int), started
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import heapq
 import itertools
 
 import numpy as np
 import pytest
 
-from jaxafl.clock import constant, free_running, mac_network, sampled, stale_rounds, synchronous, uniform
+from jaxafl.clock import constant, free_running, mac_network, ringleader, sampled, stale_rounds, synchronous, uniform
 from jaxafl.clock import schedule as run_clock
 from tests.variants import slow_but
 
@@ -57,6 +59,42 @@ def test_a_round_begins_after_the_transfers_of_the_rounds_before_it() -> None:
     schedule = run_clock(clock, 6, STEPS, 20)
     np.testing.assert_allclose(schedule.started[1:], np.repeat(schedule.time[:-1, None], 3, axis=1))
     assert schedule.version.min(axis=1)[-1] < 19
+
+
+def test_a_client_of_ringleader_that_goes_on_from_its_version_starts_after_all_transfers_so_far() -> None:
+    seconds, pause = np.array([1.0, 1.713, 2.339, 4.127]), 0.5
+    clock = ringleader(durations=constant(seconds) + mac_network(0.0, 12.5))
+    schedule = run_clock(clock, 4, 1, 30)
+    computing = [(time, client, 0.0) for client, time in enumerate(seconds)]  # transfers delay them all
+    table, ahead, updated, steps, round_steps, starts = set[int](), set[int](), set[int](), 0, 0, []
+    while steps < 30:
+        heapq.heapify(computing)
+        time, client, started = heapq.heappop(computing)
+        starts.append(started)
+        stores = len(table) == 4 and client in updated
+        (ahead if stores else table).add(client)
+        if not stores and len(table) == 4:
+            updated.add(client)
+            steps, round_steps = steps + 1, round_steps + 1
+            computing = [(arrives + pause, *rest) for arrives, *rest in computing]
+            time += pause
+            if round_steps == 4:
+                table, ahead, updated, round_steps = ahead, set(), set(), 0
+        computing.append((time + seconds[client], client, time))
+    np.testing.assert_allclose(schedule.of_arrivals("started"), starts)
+
+
+def test_pauses_hide_no_runs_in_flight() -> None:
+    durations = uniform(1, 3)
+    for clock in (free_running(concurrency=5, buffer=2, durations=durations), ringleader(durations=durations)):
+        still = run_clock(clock, 5, 1, 30)
+        client, started = still.under_way()
+        assert len(client) == 4  # the last to arrive has not started again
+        found = run_clock(
+            dataclasses.replace(clock, durations=durations + mac_network(0.0, 50.0)), 5, 1, 30
+        ).under_way()
+        np.testing.assert_array_equal(found[0], client)
+        np.testing.assert_allclose(found[1], started + 2.0 * np.searchsorted(still.time, started, "right"))
 
 
 def test_computing_takes_what_the_client_needs() -> None:
