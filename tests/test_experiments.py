@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import jaxafl as afl
 
@@ -375,6 +376,13 @@ def runs_of(times: list[list[float]], values: list[list[float]]) -> running.xr.D
     """Runs of two seeds that were evaluated at times of their own."""
     dims = ("seed", "evaluation")
     return running.xr.Dataset({"accuracy": (dims, values)}, {"eval_time": (dims, times)})
+
+
+def test_targets_are_reached_up_to_rounding_and_from_above_by_losses() -> None:
+    places = {"eval_time": ("evaluation", [0.0, 1.0, 2.0])}
+    accuracy = xr.Dataset({"accuracy": ("evaluation", np.float32([0.1, 7 / 10, 0.9]))}, places)
+    assert time_to(0.7).of(accuracy) == 1.0
+    assert time_to(0.5, "loss").of(xr.Dataset({"loss": ("evaluation", [0.9, 0.8, 0.5])}, places)) == 2.0
 
 
 def test_curves_of_seeds_share_their_places() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -216,3 +218,38 @@ def test_a_schedule_longer_than_the_memory_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("jaxafl.clock.schedules.host_bytes", lambda: 2**33)
     with pytest.raises(MemoryError, match=r"2,000,000,000 server steps needs 227 GiB, and there are 8 GiB"):
         trained_with().schedule(2 * 10**9)
+
+
+def error(predictions: Any, batch: Any) -> Any:
+    return (predictions.argmax(-1) != batch.y).astype(jnp.float32)
+
+
+def stopped(predictions: Any, batch: Any) -> Any:
+    return jax.lax.stop_gradient(afl.models.softmax_cross_entropy(predictions, batch).loss)
+
+
+def of_zero(predictions: Any, batch: Any) -> Any:
+    return jax.nn.relu(predictions - 1e6).sum(-1) * (batch.y > 3)
+
+
+@pytest.mark.parametrize("loss", [error, stopped])
+def test_a_loss_without_gradient_is_warned_of_once(loss: Any) -> None:
+    network = nn.Sequential([lambda x: x.reshape(len(x), -1), nn.Dense(3)])
+    sim = simulation(afl.models.from_linen(network, loss))
+    with pytest.warns(UserWarning, match="the loss of Sequential has no gradient in any parameter") as seen:
+        sim.schedule(2)
+        sim.schedule(2)
+    assert sum("no gradient" in str(one.message) for one in seen) == 1
+
+
+def test_gradients_that_are_zero_by_value_or_in_some_parameters_are_not_warned_of() -> None:
+    class Partly(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            x = x.reshape(len(x), -1)
+            return nn.Dense(3, name="used")(x) + jax.lax.stop_gradient(nn.Dense(3, name="unused")(x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulation(afl.models.from_linen(Partly(), of_zero)).schedule(2)
+        simulation(afl.models.from_linen(Partly(), frozen=lambda path: path.startswith("unused"))).schedule(2)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from experiments.suite.experiment import Array, Measure
+from jaxafl.models.metrics import reaches
+from jaxafl.results.curves import falls
 
 
 def last(variable: str = "accuracy", of: int = 5, unit: str = " %", factor: float = 100.0, digits: int = 2) -> Measure:
@@ -35,7 +37,8 @@ def time_to(
 
     def of(runs: Any) -> Array:
         goal = runs.attrs["target"] if target is None else target
-        reached, where = runs[variable].values >= goal, np.broadcast_to(runs[along].values, runs[variable].shape)
+        reached = reaches(runs[variable].values, goal, falls(runs, variable))
+        where = np.broadcast_to(runs[along].values, runs[variable].shape)
         first = np.take_along_axis(where, reached.argmax(-1)[..., None], -1)[..., 0]
         return np.where(reached.any(-1), first, np.inf)
 

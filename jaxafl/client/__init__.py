@@ -1,7 +1,7 @@
 """Local training: options, local steps and mini-batches."""
 
 from jaxafl.client.examples import dp_sgd
-from jaxafl.client.frozen import frozen_by
+from jaxafl.client.frozen import frozen_by, zero_outputs
 from jaxafl.client.memory import Memory, Turns, first_memory, first_shared, turns_of
 from jaxafl.client.optimizer import MadeOptimizer, Optimised
 from jaxafl.client.options import Client, Moment, Timing
@@ -37,4 +37,5 @@ __all__ = [
     "shared_of",
     "traffic",
     "turns_of",
+    "zero_outputs",
 ]

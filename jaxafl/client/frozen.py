@@ -69,8 +69,12 @@ def _known(parts: Any, numbers: tuple[Any, ...], structure: Any, shapes: tuple[A
         traced = jax.make_jaxpr(updates)(params, params, jax.tree.unflatten(parts, numbers)).jaxpr
     except Exception:  # the optimiser needs more than the gradient
         return [False] * len(shapes), [False] * len(shapes)
-    zeros = _zeros(traced, [False] * len(traced.invars))
-    return zeros, [out is given for out, given in zip(traced.outvars, traced.invars, strict=False)]
+    return zero_outputs(traced), [out is given for out, given in zip(traced.outvars, traced.invars, strict=False)]
+
+
+def zero_outputs(jaxpr: Any) -> list[bool]:
+    """Returns, for every output of a traced program, True if it is zero by construction."""
+    return _zeros(jaxpr, [False] * len(jaxpr.invars))
 
 
 def _scalar(number: Any) -> jax.ShapeDtypeStruct:

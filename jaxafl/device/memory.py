@@ -42,7 +42,7 @@ def check_memory(parts: dict[str, Any], available: int | None = None, devices: i
     if available is None or total <= available:
         return
     largest_first = sorted(sizes.items(), key=lambda item: -item[1])
-    listing = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in largest_first)
+    listing = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in largest_first if size)
     raise MemoryError(
         f"this run needs at least {total / 2**30:.2f} GiB and the device has {available / 2**30:.2f} GiB: {listing}. "
         "A lower concurrency needs fewer ring slots; servers that keep a row per client need fewer clients or a "

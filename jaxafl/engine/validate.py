@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, begin, check_sent, first_memory, first_shared, frozen_by, local_step
+from jaxafl.client import Client, begin, check_sent, first_memory, first_shared, frozen_by, local_step, zero_outputs
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample
 from jaxafl.data.stored import stored_targets
@@ -160,8 +161,13 @@ def _state_of(model: Model, data: FederatedData) -> Any:
         x, y = data.fetch(arrays, client, positions, jax.random.split(key, _BATCH))
         if kind_of_sample(x) != samples:
             raise ValueError(f"training samples are {kind_of_sample(x)}, test samples {samples}")
+
+        def objective(params: Any) -> Any:
+            found, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
+            return jnp.sum(found.loss) / _BATCH, new
+
         with recorded_classes(y) as outputs:
-            _, new = model.bound(frozen)(params, state, Batch(x, y, jnp.ones(_BATCH, bool)), key, True)
+            gradient, new = jax.grad(objective, has_aux=True)(params)
         most = int(
             max(np.max(labels, initial=-1) for labels in (data.y_test, stored_targets(data.gather, data.arrays)))
         )
@@ -176,12 +182,22 @@ def _state_of(model: Model, data: FederatedData) -> Any:
             )
         if described(new) != described(state):
             raise ValueError(f"training turns its state {described(state)} into {described(new)}")
-        return state
+        return gradient, state
 
     integer = jax.ShapeDtypeStruct((), jnp.int32)
     positions = jax.ShapeDtypeStruct((_BATCH,), jnp.int32)
     with _explained(f"the model {model.name} cannot be made for the samples of {data.name}, {samples}"):
-        return jax.eval_shape(step, data.arrays, _frozen(model, data), integer, positions)
+        trace: Any = jax.make_jaxpr(step, return_shape=True)
+        traced, (gradient, state) = trace(data.arrays, _frozen(model, data), integer, positions)
+    zero = zero_outputs(traced.jaxpr)[: len(jax.tree.leaves(gradient))]
+    if zero and all(zero):
+        warnings.warn(
+            f"the loss of {model.name} has no gradient in any parameter, so that no data changes them. Is it made of "
+            "integers or comparisons (argmax, ==, round), or of jax.lax.stop_gradient? Such a value is a metric: "
+            'return jaxafl.models.Outputs(loss, {"error": ...}) with a loss that can be differentiated',
+            stacklevel=2,
+        )
+    return state
 
 
 def _frozen(model: Model, data: FederatedData) -> Any:
@@ -261,21 +277,19 @@ def check_fit(problem: Problem, program: Program, sizes: BufferSizes, members: i
     arrays = problem.device.arrays
     if layout.divided:
         arrays = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: leaf[0], tree), arrays)
-    check_memory(
-        {
-            f"ring of {sizes.ring} versions": [state.ring] * members,
-            f"store of {sizes.store} updates": [state.store] * members,
-            f"{sizes.lanes} lanes": [state.lanes] * members,
-            "server state (with its rows per client)": [state.server] * members,
-            "the clients' own models": [state.clients] * members,
-            "what clients keep from run to run": [state.memory] * members,
-            "what attackers know": [state.delivered] * members,
-            "the average of all versions": [state.average] * members,
-            "training data": arrays,
-            "the model's frozen arrays": problem.device.frozen,
-        },
-        devices=1 if layout.mesh is None else layout.mesh.size,
-    )
+    names = {
+        "ring": f"ring of {sizes.ring} versions",
+        "store": f"store of {sizes.store} updates",
+        "lanes": f"{sizes.lanes} lanes",
+        "server": "server state (with its rows per client)",
+        "clients": "the clients' own models",
+        "memory": "what clients keep from run to run",
+        "delivered": "what attackers know",
+        "average": "the average of all versions",
+    }
+    parts = {names.get(field, field): [part] * members for field, part in state._asdict().items()}
+    parts |= {"training data": arrays, "the model's frozen arrays": problem.device.frozen}
+    check_memory(parts, devices=1 if layout.mesh is None else layout.mesh.size)
 
 
 def _of_one(part: Any, shares: int) -> Any:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.models.losses import LOSSES, of_optax
-from jaxafl.models.mixing import warn_of_mixing
+from jaxafl.models.mixing import warn_of_mixing, warn_of_pairs
 from jaxafl.models.model import Array, Batch, Init, Key, Outputs, Params, State
 from jaxafl.models.predictions import predictions_of, scored
 from jaxafl.options import UserError, check_choice, shown
@@ -28,6 +28,7 @@ def tried(
     frozen: Any = None,
     check: tuple[Init, Check] | None = None,
     loss: Loss | None = None,
+    pairs: bool = False,
 ) -> Init:
     """Returns `init` with a trial call of `apply`, so that a mismatch raises its error in `init`.
 
@@ -36,6 +37,7 @@ def tried(
         check: an `init` of all parameters, including frozen ones, and a function that is called with their shapes, once
             for each form of the samples.
         loss: a loss of the user's, to be examined as often.
+        pairs: True if the user's `apply` is to be examined instead.
     """
     checked: set[str] = set()
 
@@ -49,6 +51,11 @@ def tried(
         checked.add(form)
         return first
 
+    def losses(batch: Batch) -> Array:
+        key = jax.random.key(0)
+        held = () if frozen is None else (frozen(batch) if callable(frozen) else frozen,)
+        return apply(*init(key, batch), batch, key, False, *held)[0].loss
+
     def init_and_try(key: Key, batch: Batch) -> tuple[Params, State]:
         first = once(batch)
         params, state = init(key, batch)
@@ -57,6 +64,8 @@ def tried(
         if first and loss is not None and not any(loss is one for one in LOSSES.values()):
             given = (params, state, batch, key, False)
             warn_of_mixing(loss, jax.eval_shape(lambda *held: predictions_of("", apply, *given, *held), *held), batch)
+        if first and pairs:
+            warn_of_pairs(losses, batch)
         return params, state
 
     return init_and_try
@@ -64,11 +73,31 @@ def tried(
 
 def outputs_of(loss: Loss, predictions: Any, batch: Batch) -> Any:
     """Returns loss and metrics per example; within `Model.outputs`, the predictions."""
-    return scored(lambda: per_example(loss(predictions, batch), batch), lambda: predictions)
+    return scored(lambda: per_example(lambda: loss(predictions, batch), batch, predictions), lambda: predictions)
 
 
-def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
-    """Checks the shapes, and sets the values of padded examples to 0."""
+def per_example(compute: Callable[[], Outputs | Array], batch: Batch, predictions: Any = None) -> Outputs:
+    """Computes loss and metrics per example, with the values of padded examples set to 0.
+
+    Args:
+        compute: () -> loss, or loss and metrics.
+        batch: the batch.
+        predictions: array [B, ...], if it is known, for messages.
+
+    Raises:
+        ValueError, TypeError: the loss raises an error about shapes, or its values are not per example.
+    """
+    known = f"predictions {predictions.shape} and " if hasattr(predictions, "shape") else ""
+    given = (
+        f"the loss is given {known}targets {batch.y.shape}, samples first. Of a network with one output, "
+        "predictions[..., 0] have no further axis"
+    )
+    try:
+        result = compute()
+    except (ValueError, TypeError, AssertionError) as error:
+        if isinstance(error, UserError) or "shape" not in str(error).lower():
+            raise
+        raise ValueError(f"{str(error).rstrip('.')}; {given}") from error
     outputs = result if isinstance(result, Outputs) else Outputs(result, {})
     if not isinstance(outputs.metrics, Mapping):
         raise UserError(f"the metrics of Outputs are a dict of name -> values [B], got {shown(outputs.metrics)}")
@@ -79,9 +108,10 @@ def per_example(result: Outputs | Array, batch: Batch) -> Outputs:
                 'jaxafl.models.Outputs(loss, {"accuracy": correct})'
             )
         if values.shape != batch.mask.shape:
+            advice = given if values.ndim > 1 else "do not average over the batch"
             raise ValueError(
                 f"a model gives its {role} per example, of shape {batch.mask.shape} for this batch, "
-                f"got {values.shape}; do not average over the batch"
+                f"got {values.shape}; {advice}"
             )
     return jax.tree.map(lambda values: jnp.where(batch.mask, values, jnp.zeros_like(values)), outputs)
 

@@ -56,13 +56,13 @@ def from_functions(
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
         def score() -> Outputs:
-            return per_example(loss(params, batch, key, **keywords(arguments, modes, train)), batch)
+            return per_example(lambda: loss(params, batch, key, **keywords(arguments, modes, train)), batch)
 
         return scored(score, None if outputs is None else lambda: outputs(params, batch)), state
 
     description = {"network": network}
     if frozen is None:
-        return Model(name or network, tried(make, apply), apply, description, better=better)
+        return Model(name or network, tried(make, apply, pairs=True), apply, description, better=better)
     trained, applied, held = split_off(make, apply, frozen, "from_functions")
     description["frozen"] = described(frozen)
-    return Model(name or network, tried(trained, applied, held), applied, description, held, better=better)
+    return Model(name or network, tried(trained, applied, held, pairs=True), applied, description, held, better=better)

@@ -245,7 +245,7 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
         one_hot = '. If rows of labels are one-hot, write y.argmax(1); for several labels, loss="sigmoid_cross_entropy"'
         several = one_hot if labels.shape == logits.shape else ""
-        raise ValueError(
+        raise UserError(
             f"cross-entropy needs labels of the shape of the logits without their last (class) axis, "
             f"got logits {logits.shape} and labels {labels.shape}{several}"
         )

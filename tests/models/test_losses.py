@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
-from jaxafl.models import Batch, from_linen, from_nnx, sigmoid_cross_entropy, softmax_cross_entropy
+from jaxafl.models import Batch, from_functions, from_linen, from_nnx, sigmoid_cross_entropy, softmax_cross_entropy
 from jaxafl.models.adapters import check_loss
 
 
@@ -153,6 +153,50 @@ def squares(predictions, batch):
 
 def weighted(predictions, batch):
     return softmax_cross_entropy(predictions, batch).loss * jnp.asarray([1.0, 5.0])[batch.y]
+
+
+def linear(loss, outputs):
+    def start(key, batch):
+        return {"w": jax.random.normal(key, (1, outputs)), "b": jnp.zeros(outputs)}
+
+    return from_functions(
+        start,
+        lambda params, batch, key: loss(batch.x @ params["w"] + params["b"], batch),
+        frozen=lambda path: path == "b",
+    )
+
+
+def diagonal(predictions, batch):
+    return -jnp.diag(jax.nn.log_softmax(predictions)[:, batch.y])
+
+
+def test_a_loss_of_plain_functions_that_compares_samples_with_each_other_is_warned_of_once():
+    model = linear(squares, 1)
+    with pytest.warns(UserWarning, match=r"A target has the shape \[\]; of a network with one output") as seen:
+        for _ in range(2):
+            model.init(jax.random.key(0), labelled([0.5]))
+    assert len(seen) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        linear(squares, 3).init(jax.random.key(0), labelled([[0.5, 1.0, 2.0]]))
+        linear(diagonal, 2).init(jax.random.key(0), labelled([0]))
+        linear(softmax_cross_entropy, 2).init(jax.random.key(0), labelled([0]))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda predictions, batch: optax.l2_loss(predictions, batch.y),
+        lambda predictions, batch: (predictions - batch.y) ** 2,
+        lambda predictions, batch: predictions - jnp.stack([batch.y, batch.y], 1).ravel(),
+    ],
+)
+def test_shapes_that_a_loss_of_ones_own_cannot_combine_are_explained(loss):
+    example = labelled([0.5, 0.5, 0.5])
+    with pytest.raises(ValueError, match=r"predictions \(3, 1\) and targets \(3,\).*predictions\[\.\.\., 0\]"):
+        from_linen(nn.Dense(1), loss).init(jax.random.key(0), example)
+    with pytest.raises(ValueError, match=r"is given targets \(3,\).*predictions\[\.\.\., 0\]"):
+        linear(loss, 1).init(jax.random.key(0), example)
 
 
 @pytest.mark.parametrize("adapter", ["linen", "nnx"])
