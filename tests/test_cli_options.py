@@ -17,6 +17,7 @@ from jaxafl.cli.build import make_simulation
 from jaxafl.cli.catalogue import KINDS, offered
 from jaxafl.cli.files import with_arrays, without_files
 from jaxafl.cli.options import Run, chosen, options_type
+from jaxafl.cli.simulate import parsed, run
 
 DATA = ("--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic")
 REQUIRED = {
@@ -216,3 +217,13 @@ def test_durations_of_a_wrong_shape_or_kind_are_one_line(durations, capsys):
 def test_the_buffer_is_that_of_the_paper(server, more, buffer):
     made = simulation("--data", "synthetic", "--clients", "12", "--model", "logistic", "--server", server, *more)
     assert made.clock.buffer == buffer
+
+
+@pytest.mark.parametrize("word", ["none", "null", "None"])
+def test_no_value_is_written_in_small_letters_too(word):
+    given = (*DATA, "--server", "fedbuff", "--server.staleness", "none", f"--client.batch_size={word}", "--lanes", word)
+    _, options, _ = parsed(run, Run, given)
+    assert (options.client.batch_size, options.lanes, options.server.staleness) == (None, None, "none")
+    assert parsed(run, Run, (*DATA, "--client.batch-size", word))[1].client.batch_size is None
+    with pytest.raises(SystemExit):
+        parsed(run, Run, (*DATA, "--client.learning-rate", word))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
+import re
 import sys
 import threading
+import typing
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tyro
@@ -70,11 +74,12 @@ def parsed(command: Callable[..., int], kind: type[Run], arguments: Sequence[str
         "A file gives a number per client: --client.learning-rate @rates.npy, also in an --axis."
     )
     options: Any
+    offers = options_type(kind, names, axes)
     options, unknown = tyro.cli(
-        options_type(kind, names, axes),
+        offers,
         prog=program(command.__name__, arguments, names),
         description=f"{command.__doc__}{more}".replace("`", ""),
-        args=plain,
+        args=_in_python(plain, _optional(offers)),
         return_unknown_args=True,
     )
     options = with_arrays(options, arrays)
@@ -91,6 +96,30 @@ def parsed(command: Callable[..., int], kind: type[Run], arguments: Sequence[str
         if options.cache is not None:
             keep_programs(check_folder("cache", options.cache))
     return names, options, axes
+
+
+def _optional(options: type, prefix: str = "--") -> set[str]:
+    """Returns the flags of the options that may be `None`."""
+    found: set[str] = set()
+    for field in dataclasses.fields(options):
+        if dataclasses.is_dataclass(field.type):
+            found |= _optional(field.type, f"{prefix}{field.name}.")  # type: ignore[arg-type]
+        typed, *details = typing.get_args(field.type) or (field.type,)
+        if field.default is None or type(None) in typing.get_args(typed):
+            aliases = [alias for one in details for alias in getattr(one, "aliases", None) or ()]
+            found |= {flag.replace("_", "-") for flag in (prefix + field.name, *aliases)}
+    return found
+
+
+def _in_python(arguments: Sequence[str], optional: Collection[str]) -> list[str]:
+    """Returns a command line with `None` for `none` and `null`, if they are values of the flags `optional`."""
+
+    def flag_of(argument: str) -> str:
+        return argument.partition("=")[0].replace("_", "-")
+
+    given = [re.sub(r"=(none|null)$", "=None", one) if flag_of(one) in optional else one for one in arguments]
+    pairs = itertools.pairwise(["", *given])
+    return ["None" if one in ("none", "null") and flag_of(flag) in optional else one for flag, one in pairs]
 
 
 def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
