@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
+import itertools
+import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
+from jaxafl.device.content import content, content_of_class
 from jaxafl.models.metrics import falls, meant, reaches
 from jaxafl.options import UserError, check_number
 
@@ -18,6 +24,28 @@ def check_target(owner: str, metric: str, target: float) -> None:
         target: its target.
     """
     check_number(owner, metric, target, **({"least": 0, "most": 1} if metric.endswith("accuracy") else {}))
+
+
+def ends_of(callback: Any) -> dict[str, Any]:
+    """Returns what decides where a callback ends runs, as JSON; empty if it never ends one, or `until` has its limits.
+
+    A callback of the user's has its class, the arguments of its constructor that are attributes, and its methods.
+    """
+    kind, limits = type(callback), dict(getattr(callback, "limits_of_runs", {}))
+    code = getattr(inspect.unwrap(callback.chunk), "__code__", None)
+    if kind.__module__.partition(".")[0] == "jaxafl" or code is None or not _answers(code):
+        return limits
+    given = {name: getattr(callback, name, None) for name in [*inspect.signature(kind.__init__).parameters][1:]}
+    return {"name": kind.__qualname__, **limits, **content(given), "methods": content_of_class(kind)}
+
+
+def _answers(code: types.CodeType) -> bool:
+    """Returns True unless the code of a function returns nothing but `None`."""
+    for before, one in itertools.pairwise(dis.get_instructions(code)):
+        value = before if one.opname == "RETURN_VALUE" else one
+        if "RETURN" in one.opname and (one.is_jump_target or not value.opname.endswith("_CONST") or value.argval):
+            return True
+    return False
 
 
 class StopAt(Callback):

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run
+from jaxafl.callbacks.stopping import ends_of
 
 
 class Within(Callback):
@@ -21,7 +22,7 @@ class Within(Callback):
         self.callback = callback
         self.labels = dict(labels)
         self.targets = getattr(callback, "targets", {})
-        self.limits_of_runs = getattr(callback, "limits_of_runs", {})
+        self.limits_of_runs = ends_of(callback)
 
     def __copy__(self) -> Within:
         return Within(copy.copy(self.callback), self.labels)

@@ -66,6 +66,11 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
     return {"name": name, "state": inner(getattr(node, "__dict__", {}))} | written
 
 
+def content_of_class(kind: type) -> Any:
+    """Returns the methods, properties and constants of a class and its bases outside jaxafl as JSON."""
+    return content(_methods(kind))
+
+
 _known: dict[int, str] = {}
 """Values that the user's functions, classes and objects read, by `id`, until these are freed."""
 

@@ -13,6 +13,7 @@ from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import CallbackHook, ProgressHook
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.stopping import ends_of
 from jaxafl.callbacks.watch import run_with_hooks
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
@@ -103,7 +104,7 @@ class Work:
     def identity(self) -> dict[str, Any]:
         """The fingerprint of the sweep."""
         limits: dict[str, Any] = {"until": dict(self.limits)} if self.limits else {}
-        if stops := list(filter(None, (getattr(one, "limits_of_runs", None) for one in self.callbacks))):
+        if stops := list(filter(None, map(ends_of, self.callbacks))):
             limits["stops"] = stops  # finished members would keep the ends of before
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}

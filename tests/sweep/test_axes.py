@@ -10,6 +10,8 @@ import pytest
 import scipy.stats
 
 import jaxafl as afl
+from jaxafl.callbacks.stopping import ends_of
+from jaxafl.callbacks.within import Within
 from tests.sweep.conftest import simulation
 
 STEPS, EVERY = 6, 3
@@ -128,3 +130,52 @@ def test_a_folder_keeps_the_targets_that_end_its_members(tmp_path: Any) -> None:
     assert ended.sizes["evaluation"] == again.sizes["evaluation"] == 1
     with pytest.raises(ValueError, match=r"holds something else: run\.stops was \[\{'loss': 1000000000\.0\}\]"):
         afl.sweep(simulation(), **how)
+
+
+class Patience(afl.callbacks.Callback):
+    def __init__(self, evaluations: int) -> None:
+        self.evaluations = evaluations
+
+    def begin(self, run: Any) -> None:
+        self.waited = 0
+
+    def chunk(self, chunk: Any) -> str | None:
+        self.waited += 1
+        return "patience is over" if self.waited >= self.evaluations else None
+
+
+class Logger(afl.callbacks.Callback):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def chunk(self, chunk: Any) -> None:
+        if chunk.start:
+            return
+        with open(self.name, "a") as file:
+            file.write(str(chunk.time))
+
+
+def test_what_decides_where_callbacks_of_ones_own_end_runs() -> None:
+    used = Patience(2)
+    used.begin(None)
+    assert ends_of(used) == ends_of(Patience(2)) != ends_of(Patience(3))
+    assert ends_of(Patience(2))["evaluations"] == 2
+    assert ends_of(Within(Patience(2), {})) == ends_of(Patience(2))
+
+    class Longer(Patience):
+        def chunk(self, chunk: Any) -> str | None:
+            return super().chunk(chunk) if chunk.start > 9 else None
+
+    assert ends_of(Longer(2)) != ends_of(Patience(2))
+    assert ends_of(Logger("a")) == ends_of(afl.callbacks.Csv("log.csv")) == {}
+
+
+@pytest.mark.slow
+def test_a_folder_keeps_the_callbacks_of_ones_own_that_end_its_members(tmp_path: Any) -> None:
+    how = dict(axes={"seed": [0]}, server_steps=STEPS, eval_every=EVERY, folder=tmp_path / "sweep")
+    ended = afl.sweep(simulation(), **how, callbacks=Patience(2))
+    again = afl.sweep(simulation(), **how, callbacks=[Patience(2), Logger(str(tmp_path / "log"))])
+    assert ended.sizes["evaluation"] == again.sizes["evaluation"] == 2
+    for others in ((), Patience(1)):
+        with pytest.raises(ValueError, match=r"holds something else: run\.stops was \[\{'evaluations': 2"):
+            afl.sweep(simulation(), **how, callbacks=others)
