@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from jaxafl import clock, plot
 from jaxafl.clock.schedules import schedule as compute_schedule
+from jaxafl.options import UserError
 from jaxafl.results.members import members
 
 FIGURES = [plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.comparison, plot.staleness_histogram, plot.timeline]
@@ -340,3 +341,17 @@ def test_a_timeline_shows_no_run_that_starts_after_its_end():
     ax = plot.timeline({"long": long, "short": short}, max_runs=4).axes[0]
     assert "first" in ax.get_title() and "faded" not in ax.get_xlabel()
     assert all(path.vertices[:, 0].max() < 5 for bars in ax.collections for path in bars.get_paths())
+
+
+@pytest.mark.parametrize("draw", FIGURES)
+def test_figures_of_an_unfinished_sweep_show_what_is_finished(draw):
+    made = grid().reset_coords(["eval_time"])
+    runs = xr.DataArray([[True, True, False], [False] * 3], dims=("server.alpha", "seed"))
+    part = made.where(runs).set_coords("eval_time")
+    part["client_id"] = part.client_id.fillna(-1).astype(int)
+    figure = draw(part)
+    texts = [text.get_text() for text in figure.findobj(lambda one: hasattr(one, "get_text"))]
+    assert draw is plot.timeline or any("4 of 6 runs are not finished" in text for text in texts)
+    assert not any("0.5" in text and "alpha" in text for text in texts)
+    with pytest.raises(UserError, match="there is no run to plot: none is finished"):
+        draw(part.isel({"server.alpha": 1}))

@@ -23,7 +23,7 @@ from jaxafl.plot.canvas import (
     tidy,
 )
 from jaxafl.results.curves import curve, over_seeds, percent, scale_of
-from jaxafl.results.members import Member, Results, heading, members
+from jaxafl.results.members import Member, Results, finished_members, heading
 
 _GRID = 400  # points at which the runs of different seeds are averaged
 
@@ -100,7 +100,7 @@ def _curves(
     unit: Formatter | None = None,
 ) -> Figure:
     file = check_image_path(path)
-    lines = members(results, metric, against)
+    lines = finished_members(results, metric, against)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     labels, header = _legend(lines)
     failed = 0

@@ -26,7 +26,7 @@ from jaxafl.plot.canvas import (
 )
 from jaxafl.plot.report.lines import note
 from jaxafl.results.curves import curve
-from jaxafl.results.members import Results, heading, members
+from jaxafl.results.members import Results, finished_members, heading
 
 _NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average": "average_loss"}
 _OPTIONS = {  # constant of a bound -> part and option of the runs
@@ -90,7 +90,7 @@ def bound(
     named = {"": results} if isinstance(results, xr.Dataset) else results
     if any(isinstance(one, xr.Dataset) and variable not in one for one in dict(named).values()):
         raise UserError(f'a result has no {variable}: record it by run(diagnostics="{_DIAGNOSTICS[variable]}")')
-    lines = members(results, variable)
+    lines = finished_members(results, variable)
     figure, [ax] = panels_of(ax, 9.5, 4.2)
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
         steps, mean = _mean(line.runs, variable, optimum)

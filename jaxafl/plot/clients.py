@@ -11,7 +11,7 @@ from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, Limits, check_image_path, finish, limit, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
 from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
-from jaxafl.results.members import heading, members
+from jaxafl.results.members import finished_members, heading
 
 _NAMED = 30  # names are drawn for at most this number of clients
 _POINTS = 200  # points at which seeds are averaged
@@ -143,7 +143,7 @@ def accuracy_vs_participation(
 def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:
     """Returns the runs of a result that varies in nothing but the seed, and has a metric of clients, each up to its
     last evaluation: runs of several lengths are padded."""
-    found = members(result, variable, "participation")
+    found = finished_members(result, variable, "participation")
     if len(found) != 1:
         axis = next(iter(found[0].place), None)
         one = f"results[{found[0].name!r}]" if axis is None else f"result.isel({{{axis!r}: 0}})"

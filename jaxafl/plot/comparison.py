@@ -24,7 +24,7 @@ from jaxafl.plot.canvas import (
     tidy,
 )
 from jaxafl.results.curves import AXES, curve, percent, scale_of, to_its_end
-from jaxafl.results.members import Results, members
+from jaxafl.results.members import Results, finished_members, unfinished
 from jaxafl.results.points import in_words
 
 
@@ -69,7 +69,7 @@ def comparison(
     file = check_image_path(path)
     against = AXES[axis]
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
-    lines = members(results, metric, against.variable)
+    lines = finished_members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     failed, shorter = 0, False
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
@@ -88,6 +88,7 @@ def comparison(
     limit(ax, xlim, ylim)
     tidy(ax)
     title = f"median, {100 * low:g} to {100 * high:g} % of seeds" + ("\nwhere all seeds have run" if shorter else "")
+    title += f"\n{left}" if (left := unfinished(results)) else ""
     if at is not None:
         title += f"\ncompared {in_words(at)}"
     if isinstance(at, Mapping) and axis in at:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
-from jaxafl.results.members import Results, heading, members
+from jaxafl.results.members import Results, finished_members, heading
 
 _WRITTEN = 20  # classes up to which shares are written into the cells
 
@@ -31,7 +31,7 @@ def confusion(results: Results, ax: Axes | None = None, path: ImagePath = None) 
         TypeError, ValueError: these are not results of one configuration, or they have no `confusion`.
     """
     file = check_image_path(path)
-    found = members(results, "confusion")
+    found = finished_members(results, "confusion")
     if len(found) != 1:
         raise UserError(f"this figure takes one configuration, got {len(found)}; choose one, e.g. result.isel(...)")
     counts = np.sum([run["final_confusion"].fillna(0).values for run in found[0].runs], axis=0)

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.results.arrivals import staleness_of
-from jaxafl.results.members import Results, heading, members
+from jaxafl.results.members import Results, finished_members, heading
 
 _BINS = 40
 _PANELS = 8  # more members than this share one panel
@@ -35,7 +35,7 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
         TypeError, ValueError: these are not results, or they have no arrivals.
     """
     file = check_image_path(path)
-    found = members(results, "staleness")
+    found = finished_members(results, "staleness")
     arrivals = [staleness_of(member.runs) for member in found]
     if not any(len(values) for values in arrivals):
         which = ", ".join(member.name for member in found if member.name) or "this result"

@@ -19,7 +19,7 @@ from jaxafl.plot.animation import check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
 from jaxafl.results.clients import names_of
-from jaxafl.results.members import Results, heading, members, titled
+from jaxafl.results.members import Results, finished_members, heading, titled
 
 _PANELS = 6
 _STEPS_SHOWN = 60  # lines of more server steps would fill the panel
@@ -107,7 +107,7 @@ def _panels(results: Any) -> list[tuple[str, Runs, list[str]]]:
         results = {f"{results.protocol}, {results.num_clients} clients": results}
     if isinstance(results, Mapping) and results and all(isinstance(one, Schedule) for one in results.values()):
         return [(str(name), of_schedule(one), []) for name, one in results.items()]
-    found = members(results, "client_id", "started_at", "arrived_at", "staleness", "time")
+    found = finished_members(results, "client_id", "started_at", "arrived_at", "staleness", "time")
     titles = [titled(member.name, member.runs[0]) if member.name else heading(results) for member in found]
     return [(title, of_result(one.runs[0]), names_of(one.runs[0])) for title, one in zip(titles, found, strict=True)]
 

@@ -65,6 +65,37 @@ def members(results: Results, *variables: str) -> list[Member]:
     return found
 
 
+def finished_members(results: Results, *variables: str) -> list[Member]:
+    """Returns the members of a figure with their runs that are finished, without members that have none.
+
+    Args:
+        results, variables: arguments of `members`.
+
+    Raises:
+        TypeError, ValueError: see `members`, or no run is finished.
+    """
+    found = members(results, *variables)
+    kept = [one._replace(runs=[run for run in one.runs if _are_finished(run).all()]) for one in found]
+    if not any(one.runs for one in kept):
+        raise UserError("there is no run to plot: none is finished. server_steps_made has their progress")
+    return [one for one in kept if one.runs]
+
+
+def unfinished(results: Results | Any) -> str:
+    """Returns a note of the runs that are not finished; "" if all are."""
+    done = [_are_finished(one).ravel() for one in by_name(results, "", "a figure").values()]
+    left, count = sum(int((~one).sum()) for one in done), sum(one.size for one in done)
+    return f"{left} of {count} runs are not finished" if left else ""
+
+
+def _are_finished(result: xr.Dataset) -> np.ndarray:
+    """Returns True for runs with evaluations; those of an unfinished sweep without any have missing values."""
+    if "eval_time" not in result.variables:
+        return np.ones(1, bool)
+    known = result["eval_time"].notnull()
+    return np.asarray(known.any([dim for dim in known.dims if dim == "evaluation"]).values)
+
+
 def by_name(results: Any, single: str, owner: str) -> Mapping[str, xr.Dataset]:
     """Returns results by name.
 
@@ -101,8 +132,9 @@ def _instead(given: Any) -> str:
 
 
 def heading(results: Results) -> str:
-    """Returns the title of a single result, with a note of failed runs; "" for several results."""
-    return titled(str(results.attrs.get("title", "")), results) if isinstance(results, xr.Dataset) else ""
+    """Returns the title of a single result, and notes of failed and unfinished runs."""
+    title = titled(str(results.attrs.get("title", "")), results) if isinstance(results, xr.Dataset) else ""
+    return "\n".join(filter(None, [title, unfinished(results)]))
 
 
 def titled(name: str, result: xr.Dataset) -> str:
