@@ -64,9 +64,9 @@ def rennala(clients: int, durations: Duration, *, batch: int, learning_rate: Num
     """Builds Rennala SGD: steps on the mean of B gradients at the newest model, from whichever clients send them.
 
     It is `fedbuff` without a discount on `free_running(concurrency=N, buffer=B, max_staleness=1)`. One gradient per
-    run, `Client(optax.sgd, learning_rate=1.0, steps=1)`. In a shell: `--server fedbuff --server.staleness none --clock
-    free_running --clock.concurrency N --clock.buffer B --clock.max-staleness 1 --clock.on-bound stop`. Checked against
-    the authors' code.
+    run, `Client(optax.sgd, learning_rate=1.0, steps=1)`. In a shell: `--server fedbuff --server.staleness none
+    --server.learning-rate 0.1 --client.learning-rate 1.0 --client.steps 1 --clock free_running --clock.concurrency N
+    --clock.buffer B --clock.max-staleness 1 --clock.on-bound stop`. Checked against the authors' code.
 
     Args:
         clients: N, which all train all the time.

@@ -63,10 +63,12 @@ def test_the_command_line_of_a_preset_gives_its_server_and_clock(preset, words, 
     if "times" not in given:
         arguments += ["--clock.durations", "uniform(1, 5)"]
         given = given | {"durations": afl.clock.uniform(1, 5)}
-    made = simulation(*DATA[:-4], "--data.clients", "3", *DATA[-2:], *arguments, "--server.learning-rate", "0.1")
-    expected = preset(**given, learning_rate=0.1)
+    made = simulation(*DATA[:-4], "--data.clients", "3", *DATA[-2:], *arguments)
+    expected = preset(**given)
     assert (repr(made.server), repr(made.clock)) == (repr(expected.server), repr(expected.clock))
     np.testing.assert_array_equal(getattr(made.clock, "weights", None), getattr(expected.clock, "weights", None))
+    one_gradient = (made.client.steps, made.client.hyperparameters["learning_rate"]) == (1, 1.0)
+    assert one_gradient == ("One gradient per run" in preset.__doc__.replace("\n   ", ""))
 
 
 @pytest.mark.parametrize("name", sorted(offered("servers")))
