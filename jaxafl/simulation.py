@@ -169,8 +169,8 @@ class Simulation(Stepwise, Measured):
             eval_every: server steps between evaluations on the test set; by default 20, or as before in a `folder`. The
                 initial and the last model are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.
-            lanes: runs trained at once; `None` chooses. Changes speed, never results.
-            chunk: lanes per `vmap`, a divisor of `lanes`; `None` chooses. Changes speed only.
+            lanes: runs trained at once; `None` chooses. It changes speed, and results by float rounding at most.
+            chunk: lanes per `vmap`, a divisor of `lanes`; `None` chooses. It changes the same.
             observe: traced function of the parameters, returning a dict of small arrays recorded for every version,
                 x_0 included.
             diagnostics: optional records, which cost memory, or a pass over the training data per server step.

@@ -60,8 +60,8 @@ class Run:
         output: NetCDF file to write, e.g. result.nc
         plot: image of accuracy against simulated time to write, e.g. result.png
         progress: show a progress bar, in a log a line every half minute
-        lanes: runs trained at once; changes speed, never results
-        chunk: lanes that advance together, a divisor of lanes; changes speed, never results
+        lanes: runs trained at once; changes speed, and results by float rounding at most
+        chunk: lanes that advance together, a divisor of lanes; changes speed, and results by float rounding at most
         devices: devices of this process that share the work, a number or all; on a CPU the cores
         precision: precision of the model: float32, tf32 (GPUs) or bfloat16
         attack: clients that send forged updates, e.g. "sign_flip(clients=0.2)"; jaxafl list attacks
