@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -21,6 +22,9 @@ def as_parameters(params: Any, model: str) -> Any:
 
     Raises:
         ValueError: a parameter is not a float, so it has no gradient.
+
+    Warns:
+        UserWarning: a parameter has 16 bits or fewer.
     """
 
     def converted(path: Any, leaf: Any) -> Any:
@@ -35,6 +39,13 @@ def as_parameters(params: Any, model: str) -> Any:
             raise UserError(
                 f"the parameter {path_of(path)!r} of {model} is {is_what}; what gradients train must be floats. "
                 f"Make it a float, or, if it is not to be trained, keep it out of the parameters{where}"
+            )
+        if array.dtype.itemsize < 4:
+            warnings.warn(
+                f"the parameter {path_of(path)!r} of {model} is {array.dtype}, which rounds small updates away, "
+                "and some optimisers and servers refuse it. Keep trained parameters in float32, and compute in "
+                "bfloat16 by Simulation(..., precision='bfloat16')",
+                stacklevel=2,
             )
         return widened(array)
 

@@ -131,3 +131,9 @@ def test_a_network_with_too_few_outputs_is_refused_before_compilation() -> None:
     for one in (data, data.with_validation(0.25)):
         with pytest.raises(ValueError, match=r"2 classes apart, but labels of arrays go up to 3: .* 4 outp"):
             afl.Simulation(one, model, client, afl.server.fedavg(), clock).check()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_parameters_of_16_bits_are_warned_of(dtype: Any) -> None:
+    with pytest.warns(UserWarning, match=r"'w' of loss is b?float16, which rounds small updates.*precision='bfloat16'"):
+        model(w=jnp.ones((4, 3), dtype)).init(KEY, BATCH)

@@ -157,6 +157,16 @@ def test_rules_are_those_of_a_list_with_repetitions(first: Any, second: Any) -> 
             np.testing.assert_allclose(direction, expected, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.parametrize("name", ["median", "trimmed", "krum", "near"])
+def test_updates_of_16_bits_have_the_same_centre(name: str) -> None:
+    rule, expected = EXPECTED[name]
+    tree = {"w": jnp.asarray(LINE, jnp.bfloat16)}
+    times = jnp.array([1, 1, 1, 1, 1, 0])
+    state = rule.init({"w": tree["w"][0]})
+    found, _, _ = rule.update(tree, times / 5, state, arrivals(times, tree))
+    assert float(found["w"][0]) == pytest.approx(expected, rel=1e-2)
+
+
 @pytest.mark.slow
 def test_a_large_buffer_has_the_same_ranks() -> None:
     points = np.random.default_rng(0).integers(-9, 9, (80, 3)) / 8

@@ -156,4 +156,4 @@ def _number_below(values: Array, times: Array) -> Array:
         return below + jnp.where(smaller, times[place], 0)
 
     # unrolled, since each pass over the values reads and writes them all in memory: half the time on a CPU
-    return jax.lax.fori_loop(0, len(values), add, jnp.zeros_like(values), unroll=4)
+    return jax.lax.fori_loop(0, len(values), add, jnp.zeros(values.shape, times.dtype), unroll=4)
