@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxafl.clock import Clock, Duration, constant, free_running, synchronous
-from jaxafl.options import Number, UserError, as_numbers, check_whole
+from jaxafl.options import Number, UserError, as_numbers, check_flag, check_whole
 from jaxafl.server import Server, asysg, fedbuff, fedstale
 
 __all__ = ["Preset", "fedvarp", "naive_optimal", "rennala", "ringmaster"]
@@ -54,6 +54,7 @@ def ringmaster(
         Maranjyan, Tyurin & Richtárik, "Ringmaster ASGD: the first asynchronous SGD with optimal time complexity", ICML
         2025.
     """
+    check_flag("presets.ringmaster", "stop", stop)
     clock = free_running(
         concurrency=clients, durations=durations, max_staleness=max_staleness, on_bound="stop" if stop else "refuse"
     )
@@ -80,6 +81,7 @@ def rennala(clients: int, durations: Duration, *, batch: int, learning_rate: Num
         Tyurin & Richtárik, "Optimal time complexities of parallel stochastic optimization methods under a fixed
         computation model", NeurIPS 2023, Method 4.
     """
+    check_flag("presets.rennala", "stop", stop)
     clock = free_running(
         concurrency=clients, buffer=batch, durations=durations, max_staleness=1, on_bound="stop" if stop else "refuse"
     )

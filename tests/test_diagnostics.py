@@ -12,6 +12,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.engine import diagnostics, recorded
+from jaxafl.references import BIBTEX
 from tests.variants import slow_but
 
 CENTRES = np.array([[1.0, -2.0], [3.0, 0.5], [-1.0, 1.0], [0.5, 2.0]], np.float32)
@@ -124,6 +125,21 @@ def test_datasets_and_models_are_cited() -> None:
     assert (
         "caldas2018" in text and own in text and text.count("@article{wang2022asyncfeded") == 1
     )  # by the model and by the server
+
+
+def test_presets_are_cited_by_their_own_papers(sim: afl.Simulation) -> None:
+    durations = afl.clock.constant(1.0)
+    presets = {
+        "maranjyan2025": afl.presets.ringmaster(2, durations, max_staleness=3),
+        "tyurin2023": afl.presets.rennala(2, durations, batch=2),
+        "jhunjhunwala2022": afl.presets.fedvarp(2, durations),
+    }
+    for key, preset in presets.items():
+        assert BIBTEX[key] in dataclasses.replace(sim, server=preset.server, clock=preset.clock).citation()
+    usual = dataclasses.replace(sim, server=afl.server.fedstale(), clock=afl.clock.synchronous(durations=durations))
+    assert not any(BIBTEX[key] in usual.citation() for key in presets)
+    with pytest.raises(TypeError, match="stop must be True or False"):
+        afl.presets.rennala(2, durations, batch=2, stop="no")  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -107,9 +107,9 @@ class free_running(Events):
     delivers = ByOptions(Events.delivers | Delivery.REPLIES, lambda clock: clock._delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
     event_by_event: ClassVar[bool] = True
-    takes_all = ByOptions(
-        True, lambda clock: clock.lost is None and (clock.max_staleness is None or clock.on_bound == "wait")
-    )
+    _discards = property(lambda clock: clock.max_staleness is not None and clock.on_bound != "wait")
+    takes_all = ByOptions(True, lambda clock: clock.lost is None and not clock._discards)
+    references = ByOptions((), lambda clock: ("maranjyan2025", "tyurin2023") if clock._discards else ())
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import ByOptions, Clock, Delivery
 from jaxafl.clock.rounds import synchronous
 from jaxafl.clock.weights import draws_by_weight
 from jaxafl.device import Rows
@@ -62,7 +62,9 @@ class fedstale(Server):
     table: Any = recording(default=None)  # float [N], p_i
 
     accepts = Delivery.STALE | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
-    references = ("rodio2024",)
+    references = ByOptions(
+        ("rodio2024",), lambda one: ("rodio2024", *(("jhunjhunwala2022",) if np.all(np.equal(one.memory, 1)) else ()))
+    )
     needs = Needs(client_rows=1, empty_steps=True)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
