@@ -43,7 +43,7 @@ from jaxafl.models.model import Model, Precision
 from jaxafl.options import all_named, check_whole
 from jaxafl.results.failures import warned
 from jaxafl.server.contract import Server
-from jaxafl.server.fitting import check_parts, sees_training
+from jaxafl.server.fitting import check_parts, prepared, sees_training
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -293,7 +293,7 @@ class Simulation(Stepwise, Measured):
         """Returns the problem that the engine runs; the simulation must have been checked."""
         parts = self.summary() | {"clock": self.clock_of_run()}
         parts.pop("attack", None)
-        server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
+        server, client = prepared(self.server, parts["clock"], self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         device = put_data(self.data, parts["model"], layout, self.evaluates_own(recording))

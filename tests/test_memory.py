@@ -12,7 +12,8 @@ import pytest
 from jaxafl import server
 from jaxafl.clock import free_running, synchronous, uniform
 from jaxafl.device import check_memory, memory
-from jaxafl.engine import execution, mesh
+from jaxafl.engine import execution, mesh, validate
+from jaxafl.engine.state import State
 from jaxafl.models import from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
@@ -68,6 +69,14 @@ def test_the_listing_names_the_parts_largest_first() -> None:
     check_memory(parts, available=14 * 2**20)
     with pytest.raises(MemoryError):
         check_memory(parts, available=14 * 2**20 - 1)
+
+
+def test_all_fields_of_the_state_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: dict[str, Any] = {}
+    monkeypatch.setattr(validate, "check_memory", lambda parts, **_: counted.update(parts))
+    simulation(free(2), server.fedbuff()).run(1, diagnostics="average")
+    assert len(counted) == len(State._fields) + 2  # data and frozen arrays
+    assert counted["the average of all versions"][0] is not None and counted["model"][0] is not None
 
 
 @pytest.mark.slow

@@ -9,7 +9,18 @@ import numpy as np
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.link import shared_link
 from jaxafl.clock.durations.runs import reads
-from jaxafl.options import UserError
+from jaxafl.options import UserError, check_number, check_options, check_whole, shown
+
+
+def check_clock(clock: Any, num_clients: int) -> None:
+    """Raises `ValueError` or `TypeError` for options of a clock, or methods of the user's, that cannot work."""
+    if not hasattr(clock, "next"):
+        raise UserError(f"`prepare` of a clock must return the clock, such as self; it returned {shown(clock)}")
+    check_options(clock, num_clients)
+    clock.check(num_clients)
+    for name in ("capacity", "entries", "in_flight", "ring_slots"):
+        check_whole(clock.name, f"{name}(num_clients)", getattr(clock, name)(num_clients))
+    check_number(clock.name, "pause", clock.pause, least=0)
 
 
 def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:

@@ -14,7 +14,8 @@ from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver
 from jaxafl.clock.event_start import start
 from jaxafl.clock.starts import blank_runs, no_starts
 from jaxafl.device.keys import Key, Purpose, purpose_key
-from jaxafl.options import check_whole
+from jaxafl.device.user_code import parts_of
+from jaxafl.options import UserError, shown
 
 Array = jax.Array
 _ROW = 16  # arrivals that `next` returns at most if server steps differ in their numbers of arrivals
@@ -128,10 +129,12 @@ class Events(Clock):
         check_durations(self.name, cast(Any, self).durations, num_clients)
 
     def init(self, key: Key, num_clients: int) -> State:
-        size = check_whole(self.name, "in_flight(num_clients)", self.in_flight(num_clients))
-        check_whole(self.name, "capacity(num_clients)", self.capacity(num_clients))
+        size = self.in_flight(num_clients)
         rows = jnp.arange(size, dtype=jnp.int32)
         weights = self.client_weights(num_clients)
+        if weights is not None and getattr(weights, "shape", None) != (num_clients,):
+            about = f"`client_weights` of the clock {self.name} must return None or an array [{num_clients}]"
+            raise UserError(f"{about}, a weight for each client; it returned {shown(weights)}")
         rules = self.begin(key, num_clients)
         at_rate = self.next_start(rules) is not None
         state = State(
@@ -157,7 +160,9 @@ class Events(Clock):
             weights=None if weights is None else trees.weights_of(weights),
             transfers=transfers.no_transfers(self, size),
         )
-        state = state._replace(origin=self.start_version(state))
+        origin = self.start_version(state)
+        parts_of(f"the clock {self.name}", "start_version", ("version", "reference"), origin)
+        state = state._replace(origin=origin)
         if self.last_stopped(state.rules, state.version) is None or size == num_clients:
             return state
         return state._replace(stopped=trees.none_idle(num_clients))

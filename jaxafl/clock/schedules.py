@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxafl.clock.checks import check_clock
 from jaxafl.clock.contract import Clock, Delivery, Fault, FaultCode, RunCounts, Runs, ServerStep, Workload
 from jaxafl.clock.patience import call_interruptibly
 from jaxafl.clock.ragged import Ragged, columns_of, per_step, without_step
@@ -21,7 +22,7 @@ from jaxafl.device import as_arrays, compiled, float64_on_cpu, host_bytes, on_de
 from jaxafl.device.buffers import allocate, shared_size, write
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.device.switches import check_switches
-from jaxafl.options import UserError, check_options, check_whole
+from jaxafl.options import UserError, check_whole
 
 UNBOUNDED = 2**24
 """Server steps of a run that a limit of `until` is to end; no memory is reserved for them."""
@@ -59,8 +60,7 @@ class Clockwork:
         """Checks the options and computes the first state; see `schedule` for the arguments and the errors."""
         check_switches()
         check_whole("schedule", "server_steps", server_steps)
-        check_options(clock, num_clients)
-        clock.check(num_clients)
+        check_clock(clock, num_clients)
         if server_steps != UNBOUNDED:
             check_length(clock, num_clients, server_steps)
         self.clock = clock

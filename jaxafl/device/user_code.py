@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import pickle
 import traceback
 import warnings
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.device.reads import INSTALLED, generators_in, numbers_in
-from jaxafl.options import UserError
+from jaxafl.options import UserError, shown
 
 _VALUES = (
     *(jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError),
@@ -122,7 +123,13 @@ def described(tree: Any) -> str:
 
 def with_arrays(tree: Any) -> Any:
     """Returns a pytree of a user's method with arrays in the place of Python's numbers."""
-    return jax.tree.map(lambda leaf: leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf, jnp.result_type(leaf)), tree)
+
+    def converted(leaf: Any) -> Any:
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, numbers.Number):
+            raise UserError(f"a state is made of arrays and numbers, in tuples, lists and dicts; got {shown(leaf)}")
+        return leaf if hasattr(leaf, "dtype") else jnp.asarray(leaf, jnp.result_type(leaf))
+
+    return jax.tree.map(converted, tree)
 
 
 @contextlib.contextmanager

@@ -64,3 +64,13 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     if needs.client_models != (outcome.client_params is not None):
         raise UserError(f"{about} must return `client_params` where its `needs` have `client_models`, and only there")
     return outcome._replace(info=dict(outcome.info))
+
+
+def applied_rate(server: Server, state: Any) -> Any:
+    """Returns `Server.applied_rate`; raises `UserError` unless it is a number or `None`."""
+    rate: Any = server.applied_rate(state)
+    if rate is not None and (isinstance(rate, str) or jax.tree.map(jnp.shape, rate) != ()):
+        raise UserError(
+            f"`applied_rate` of the server {server.name} must return a number or None, it returned {rate!r:.200}"
+        )
+    return rate

@@ -28,6 +28,7 @@ from jaxafl.options.promises import keeps_promise
 from jaxafl.server.aggregate.private import bounds_weights, private_mean
 from jaxafl.server.contract import Arrivals, Server
 from jaxafl.server.fedopt import OptaxServer
+from jaxafl.server.fitting import prepared
 
 
 def noise_of(client: Client, server: Server) -> tuple[Any, str]:
@@ -64,7 +65,7 @@ def mechanism_of(
     clock = clock.prepare(data.counts, lambda: traffic(client, *form))
     refused = _refused(data, model, form, client, server, clock, at)
     if noise is None and not (refused or kept):
-        refused = _uncovered(server.prepare(clock, client, data.counts, 0)[0].at_step(0), clock, data.num_clients)
+        refused = _uncovered(prepared(server, clock, client, data.counts, 0)[0].at_step(0), clock, data.num_clients)
     if at == "server" and attack is not None and attack.colludes:
         refused = (
             f"the attackers of {attack.name} answer to honest updates, so one update changes several. Use another "
@@ -159,7 +160,7 @@ def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
 def _weights_read(data: FederatedData, client: Client, server: Server, clock: Clock, params: Any) -> list[str]:
     """Returns the inputs besides the updates that depend on data and that the server's next model reads."""
     clients, arrivals = data.num_clients, clock.capacity(data.num_clients)
-    server, _ = server.prepare(clock, client, data.counts, 0)
+    server, _ = prepared(server, clock, client, data.counts, 0)
     real, integer = jnp.result_type(float), jnp.zeros(arrivals, jnp.int32)
     several = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((arrivals, *leaf.shape), leaf.dtype), params)
 

@@ -15,8 +15,9 @@ from jaxafl.device.buffers import expand
 from jaxafl.device.key_leaves import pack, unpack
 from jaxafl.device.keys import jax_key, per_step
 from jaxafl.device.rows import AXIS, ShardedUpdates, squares
+from jaxafl.device.user_code import like_given, parts_of
 from jaxafl.engine import diagnostics
-from jaxafl.engine.outcome import outcome_of
+from jaxafl.engine.outcome import applied_rate, outcome_of
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Layout, Observe, Program
 from jaxafl.engine.server_gradient import server_gradient
@@ -134,8 +135,11 @@ def build_server_step(
         if client.correction is not None:
             seen = arrivals._replace(delta=shared_of(client, arrivals.delta))
             of_client = shared_of(client, params)
-            shared, served = client.correction.serve(shared, of_client, messages, seen, device.counts.shape[0])
-            params = filled(served, params)
+            owner, names = f"the correction {client.correction.name}", ("next shared pytree", "next model")
+            found = client.correction.serve(shared, of_client, messages, seen, device.counts.shape[0])
+            after, served = parts_of(owner, "serve", names, found)
+            shared = like_given(owner, "serve", after, shared)
+            params = filled(like_given(owner, "serve", served, of_client), params)
             if row.mask is not None:
                 old = outcome.params, before.shared
                 params, shared = optax.tree.where(jnp.any(row.mask), (params, shared), old)
@@ -154,7 +158,7 @@ def build_server_step(
         if stored.computed is not None:
             record["computed_delta_norm"] = stored.computed
         record["local_loss"] = arrivals.loss
-        rate = record.get("server_rate", server.at_step(arrivals.step).applied_rate(outcome.state))
+        rate = record.get("server_rate", applied_rate(server.at_step(arrivals.step), outcome.state))
         if rate is not None:
             record["server_rate"] = rate = jnp.asarray(rate)
             if not (row.mask is None or server.needs.empty_steps or rate.ndim):

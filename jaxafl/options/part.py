@@ -33,6 +33,7 @@ from jaxafl.options.checks import (
     kept,
     shown,
 )
+from jaxafl.options.overrides import check_overrides
 from jaxafl.options.renamed import EARLIER, current_name, with_earlier_names
 from jaxafl.options.suggestions import named
 
@@ -98,6 +99,7 @@ class Part:
             init: False if the constructor takes more than the fields (`Optimised`); only type checkers read it.
         """
         super().__init_subclass__()
+        check_overrides(cls)
         if "name" not in vars(cls):
             cls.name = cls.__name__
         dataclasses.dataclass(frozen=True, repr=False)(cls)

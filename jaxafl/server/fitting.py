@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
 
 from jaxafl.client import Client
+from jaxafl.clock.checks import check_clock
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.discarded import lists_untaken
 from jaxafl.clock.order import steps_change_order
-from jaxafl.options import UserError, bounds_of, check_number, check_options
+from jaxafl.options import UserError, bounds_of, check_number, check_options, shown
 from jaxafl.server.aggregate.contract import Aggregate
-from jaxafl.server.contract import Server, unfit
+from jaxafl.server.contract import Needs, Server, unfit
 
 
 def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray) -> None:
@@ -26,11 +28,11 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
     """
     clients = len(counts)
     first = {name: schedule.first(server.name, name) for name, schedule in server.schedules.items()}
-    for part in (client, clock, dataclasses.replace(server, **first) if first else server):
+    for part in (client, dataclasses.replace(server, **first) if first else server):
         check_options(part, clients)
     client.check(clients)
     client.local_steps(counts)  # raises if the local steps overflow int32
-    clock.check(clients)
+    check_clock(clock, clients)
     why = unfit(server, clock)
     if why:
         fitting = ", ".join(sorted(server.clocks)) or "none of jaxafl's own"
@@ -44,9 +46,11 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
             f"{server.name} steps for every arrival, but the clock {clock.name} brings {clock.capacity(clients)} per "
             f"server step; use {one}"
         )
+    if not isinstance(server.needs, Needs):
+        raise UserError(f"the server {server.name}: needs must be jaxafl.server.Needs(...), got {shown(server.needs)}")
     server.check(clock, client, clients)
     if isinstance(aggregate := getattr(server, "aggregate", None), Aggregate):
-        aggregate.check(server.prepare(clock, client, counts, 0)[0].at_step(0), clock, client, clients)
+        aggregate.check(prepared(server, clock, client, counts, 0)[0].at_step(0), clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and clock.capacity(clients) == 1:
         warnings.warn(
             f"{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
@@ -69,6 +73,18 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
             f"the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives "
             "depends on the local steps that runs make: say order_free = False in its class"
         )
+
+
+def prepared(server: Server, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
+    """Returns `Server.prepare` of these arguments; raises `UserError` unless it is a server and a client."""
+    found: Any = server.prepare(clock, client, counts, seed)
+    both = isinstance(found, tuple | list) and len(found) == 2
+    if not both or not isinstance(found[0], Server) or not isinstance(found[1], Client):
+        raise UserError(
+            f"the server {server.name}: prepare(clock, client, counts, seed) must return the server and the client, "
+            f"such as (self, client); got {shown(found)}"
+        )
+    return found[0], found[1]
 
 
 def check_schedules(server: Server, server_steps: int) -> None:

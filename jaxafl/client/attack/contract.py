@@ -110,6 +110,13 @@ class Attack(Part):
                 "collude(deltas, honest, attackers), so all clients would be honest; expected one of them"
             )
         check_choice(self.name, "knowledge", self.knowledge, ("step", "delivered"))
+        if type(self).mask is not Attack.mask:
+            mask = self.mask(num_clients, 0)
+            if not isinstance(mask, np.ndarray) or mask.dtype.kind != "b" or mask.shape != (num_clients,):
+                raise UserError(
+                    f"`mask` of the attack {self.name} must return a bool for each of {num_clients} clients, an array; "
+                    f"it returned {shown(mask)}"
+                )
         if given.dtype == bool and given.ndim:
             if given.shape != (num_clients,):
                 raise UserError(f"{about} has shape {given.shape}; expected one bool for each of {num_clients} clients")
@@ -142,7 +149,7 @@ class Attack(Part):
             labels = np.asarray(dataclasses.replace(self, classes=num_classes).label(jnp.arange(num_classes)))
         except Exception:  # of labels of another shape; what is wrong is said when it is traced
             return
-        if np.any((labels < 0) | (labels >= num_classes)):
+        if labels.dtype.kind not in "iuf" or np.any((labels < 0) | (labels >= num_classes)):
             raise UserError(
                 f"`label` of the attack {self.name} turns the labels 0 .. {num_classes - 1} into {labels.tolist()}; "
                 "expected labels among them"

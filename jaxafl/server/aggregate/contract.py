@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -12,7 +13,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.device.buffers import expand
 from jaxafl.device.user_code import like_given, parts_of, traced_method
-from jaxafl.options import Part, UserError
+from jaxafl.options import Part, UserError, shown
 from jaxafl.server.contract import Arrivals, Tree, counts
 
 Array = jax.Array
@@ -115,7 +116,9 @@ def combined(aggregate: Aggregate, deltas: Tree, weights: Array, state: Any, arr
     with traced_method(aggregate, owner, method, "`arrivals.key` in `update`"):
         found = aggregate.update(deltas, weights, state, arrivals)
     direction, state, info = parts_of(owner, "update", ("direction", "next state", "dict of diagnostics"), found)
-    return direction, state, info
+    if not isinstance(info, Mapping):
+        raise UserError(f"`{method}` of {owner} must return its diagnostics in a dict, such as {{}}; got {shown(info)}")
+    return direction, state, dict(info)
 
 
 def mean_of_ranks(values: Array, times: Array, first: Array, end: Array) -> Array:
