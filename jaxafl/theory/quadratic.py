@@ -104,7 +104,7 @@ class Quadratic:
             "clients": float(len(self.weights)),
             "smoothness": float(eigenvalues.max()),
             "strong_convexity": float(eigenvalues.min()),
-            "gap": self.loss(self.start) - self.optimum,
+            "gap": max(self.loss(self.start) - self.optimum, 0.0),  # rounding makes it negative at the optimum
             "distance": max(distance, reach),
             "optimum_spread": float(np.sum((self.centres - self.solution) ** 2, axis=1).max()),
             "gradient_bound": float((np.linalg.norm(at_optimum, axis=1) + eigenvalues[:, -1] * reach).max() + noise),

@@ -45,6 +45,11 @@ def test_its_constants_are_those_asked_for(clients, dimension, heterogeneity, al
             assert inside["global_variance"] == pytest.approx(expected, abs=1e-12)
 
 
+def test_the_gap_at_the_optimum_is_not_negative() -> None:
+    gaps = [quadratic(5, distance=0.0, seed=seed).constants()["gap"] for seed in range(6)]
+    assert min(gaps) >= 0 and max(gaps) < 1e-15
+
+
 @pytest.mark.slow
 def test_losses_and_gradients_of_data_and_model_are_those_of_the_formula() -> None:
     problem = quadratic(3, 4, noise=0.8, samples=[2, 4, 6])
