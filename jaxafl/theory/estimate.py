@@ -112,15 +112,16 @@ def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[T
     """Returns the run and its seed; repeats the run if only its result is given."""
     if isinstance(result, Trained):
         return result, run_seed
-    known = {**getattr(result, "coords", {}), **getattr(result, "attrs", {})}  # the seed of a sweep is a coordinate
+    known = {**getattr(result, "variables", {}), **getattr(result, "attrs", {})}  # those that differ are variables
     if not {"seed", "server_steps", "eval_every"} <= set(known) or "loss" not in result:
         raise UserError(f"{owner} takes the result of one run (sim.run) or what sim.train returned, got {type(result)}")
     if result["loss"].ndim != 1:
         raise UserError(f"{owner} takes one run: choose a member of the sweep with isel")
     seed = int(known["seed"])
-    trained = sim.train(int(result.attrs["server_steps"]), seed=seed, eval_every=int(result.attrs["eval_every"]))
+    trained = sim.train(int(known["server_steps"]), seed=seed, eval_every=int(known["eval_every"]))
     loss = trained.evaluations["loss"]
-    if loss.shape != result["loss"].shape or not np.allclose(loss, result["loss"], rtol=_AGREES, equal_nan=True):
+    seen = result["loss"].values[result["eval_step"].notnull().values]  # a member of a sweep may end before others
+    if loss.shape != seen.shape or not np.allclose(loss, seen, rtol=_AGREES, equal_nan=True):
         raise UserError(f"{owner}: the result is not of this simulation, which gives other losses when it runs again")
     return trained, seed
 

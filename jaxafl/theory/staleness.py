@@ -128,7 +128,8 @@ def _arrivals(schedule: Schedule | xr.Dataset) -> _Arrivals:
             "theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]; of a sweep "
             f"choose one, result.isel(seed=0); got {type(schedule).__name__}{several}"
         )
-    client, late = schedule["client_id"].values.astype(int), schedule["staleness"].values
+    made = schedule["time"].notnull().values  # a member of a sweep may end before others
+    client, late = schedule["client_id"].values[made].astype(int), schedule["staleness"].values[made]
     mask = client >= 0
     return _Arrivals(client, np.where(mask, late, -1).astype(int), mask, int(schedule.attrs["num_clients"]))
 

@@ -78,10 +78,15 @@ def test_rates_of_client_and_server_are_passed_on(problem, server, options) -> N
 
 def test_a_rate_that_varies_is_none_and_a_member_of_a_sweep_is_a_run(problem) -> None:
     sim = simulation(problem, afl.Client(learning_rate=0.1, steps=2, batch_size=2, rate_decay_per_run=0.5))
-    runs = afl.sweep(sim, {"seed": [3, 4]}, 4)
-    found = theory.estimate(runs.isel(seed=1), sim, iterations=2, optimum=0.0)
-    assert "local_rate" not in found
-    assert found.equals(theory.estimate(sim.run(4, seed=4), sim, iterations=2, optimum=0.0))
+    runs = afl.sweep(sim, {"seed": [3, 4, 5]}, until={"time": 9.0}, eval_every=1)
+    assert len({*runs.final_step.values}) > 1  # members with padding
+    for member in range(3):
+        run = sim.run(until={"time": 9.0}, eval_every=1, seed=3 + member)
+        found = theory.estimate(runs.isel(seed=member), sim, iterations=2, optimum=0.0)
+        assert "local_rate" not in found and found.equals(theory.estimate(run, sim, iterations=2, optimum=0.0))
+        for age in ("model", "gradient"):
+            moments = theory.staleness.of_schedule(runs.isel(seed=member), age=age)
+            assert moments.equals(theory.staleness.of_schedule(run, age=age))
 
 
 @pytest.mark.slow
