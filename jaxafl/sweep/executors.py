@@ -53,8 +53,20 @@ def check_executor(executor: Any, folder: Any, devices: Any, retries: Any) -> No
             "sweep(executor=...) needs a folder=..., which all workers see: they read what to do there and leave their "
             "results there"
         )
+    _check_starts(executor)
     if devices is not None:
         raise UserError(f"sweep(executor=...) leaves devices to the workers: leave devices={shown(devices)} out")
+
+
+def _check_starts(pool: Any) -> None:
+    """Raises `ValueError` for a process pool with forks as workers, which have the locks of JAX without its threads."""
+    context = getattr(pool, "_mp_context", None)
+    if context is not None and context.get_start_method() == "fork":
+        raise UserError(
+            f"sweep(executor=...) got a {type(pool).__name__} that forks this process, and forks of JAX can wait for "
+            "ever; expected another start of workers. Give executor=jaxafl.process_pool(4), or "
+            "mp_context=multiprocessing.get_context('spawn') to the pool"
+        )
 
 
 class Task:
@@ -174,6 +186,7 @@ class ExecutorRun:
         pool = self.make() if self.make else None
         if not hasattr(pool, "submit"):
             raise TypeError(f"sweep(executor=...): the function has made {shown(pool)}, which has no method submit")
+        _check_starts(pool)
         return pool
 
     def _submit(self) -> BaseException | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pathlib
 import random
@@ -23,6 +24,7 @@ from jaxafl.sweep import executors
 from tests.sweep.conftest import differing, simulation
 
 STEPS, EVERY = 8, 4
+FORK = multiprocessing.get_context("fork")
 AXES: dict[str, Any] = {"seed": [0, 1], "server.learning_rate": [0.5, 1.0]}
 
 
@@ -148,6 +150,8 @@ def test_a_folder_that_is_no_sweep(tmp_path: pathlib.Path) -> None:
     [
         (dict(executor=3), TypeError, r"must have a method submit"),
         (dict(executor=ProcessPoolExecutor), TypeError, r"jaxafl.process_pool\(4\)"),
+        (dict(executor=ProcessPoolExecutor(1, FORK)), ValueError, r"forks this process.*jaxafl.process_pool\(4\)"),
+        (dict(executor=lambda: ProcessPoolExecutor(1, FORK)), ValueError, "ProcessPoolExecutor that forks"),
         (dict(executor=lambda: 3), TypeError, "the function has made 3, which has no method submit"),
         (dict(executor=Here(), folder=None), ValueError, "needs a folder"),
         (dict(executor=Here(), devices="all"), ValueError, "leaves devices to the workers"),
