@@ -87,6 +87,6 @@ def test_a_bound_of_other_runs_is_said_in_words_and_in_the_figure() -> None:
         drawn = lines(plot.bound({"a": result(1.0).assign_attrs(other)}, bound))
     assert "a, one run\n(the bound has another server, learning_rate, clients)" in drawn
     sampled = defedavg.theorem_1(**CASES["defedavg 1"][1] | {"server_steps": STEPS})
-    arrivals = xr.DataArray(np.ones((len(STEPS), 99), bool), dims=("step", "arrival"))
+    arrivals = xr.DataArray(np.where(STEPS <= 15, 99.0, np.nan), dims="step")  # of a member that ends at step 15
     with pytest.warns(UserWarning, match="arrivals is 99.0, that of the bound"):
-        plot.bound(result(1.0).assign(arrived=arrivals), sampled)
+        plot.bound(result(1.0).assign(step_arrivals=arrivals), sampled)

@@ -132,8 +132,8 @@ def _differences(run: xr.Dataset, bound: xr.Dataset) -> dict[str, tuple[Any, Any
     found = {"server": (own, " or ".join(servers))} if own and servers and own not in servers else {}
     known = {name: parts[part].get(option) for name, (part, option) in _OPTIONS.items() if option in parts[part]}
     known["clients"] = note(run, "num_clients")
-    if "arrived" in run:
-        known["arrivals"] = float(run["arrived"].sum("arrival").mean())
+    if "step_arrivals" in run:
+        known["arrivals"] = float(run["step_arrivals"].mean())  # missing after the end of a member of a sweep
     for name, value in json.loads(bound.attrs.get("constants", "{}")).items():
         if isinstance(known.get(name), int | float) and not np.isclose(known[name], value, rtol=1e-6, atol=0):
             found[name] = known[name], value
