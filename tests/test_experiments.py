@@ -309,10 +309,11 @@ def test_the_list_says_data_scales_and_times(monkeypatch, capsys) -> None:
     said = capsys.readouterr().out.splitlines()
     assert said[0].startswith("asyncfeded.figure4_synthetic: AsyncFedED, Figure 4")
     assert said[1] == "    data: synthetic(1,1)"
-    assert re.fullmatch(
-        r"    scales: smoke \(under a minute\), cpu \(under a minute\), paper \([\d.]+ minutes\)", said[2]
-    )
+    assert said[2] == f"    scales: {', '.join(f'{scale} (under a minute)' for scale in ('smoke', 'cpu', 'paper'))}"
     assert "cifar10" in said[4] and len(said) == 6
+    assert re.fullmatch(
+        r"    scales: smoke \([\d.]+ minutes\), cpu .*, paper \([\d,.]+ minutes \([\d.]+ hours\)\)", said[5]
+    )
 
 
 @pytest.mark.slow
