@@ -44,7 +44,8 @@ def steps_to(target: float, bound: Callable[[np.ndarray], xr.Dataset]) -> float:
 
 
 def speed_up(target: float, sizes: Sequence[float], bound: Callable[[np.ndarray, float], xr.Dataset]) -> np.ndarray:
-    """Returns the predicted speed-up in server steps, [sizes]: T of the first size over T of each size.
+    """Returns the predicted speed-up in server steps, [sizes]: T of the first size over T of each size; NaN if both are
+    infinite.
 
     The speed-up of DeFedAvg is linear in n, of FADAS in M and of AFL in J as long as their leading terms dominate.
     AsyncFedED, AUDG and PSURDG predict none, because no term of their bounds falls with the number of clients.
@@ -59,4 +60,5 @@ def speed_up(target: float, sizes: Sequence[float], bound: Callable[[np.ndarray,
     if len(sizes) == 0:
         raise UserError("speed_up: sizes must name at least one size, got none")
     needed = np.array([steps_to(target, lambda steps, size=size: bound(steps, size)) for size in sizes])  # type: ignore[misc]
-    return needed[0] / needed
+    with np.errstate(invalid="ignore"):
+        return needed[0] / needed

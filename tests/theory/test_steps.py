@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,8 @@ def test_steps_to_is_the_inverse_of_the_bound() -> None:
     target = bound(np.array([3e6]))["total"].item()
     assert steps_to(target, bound) == pytest.approx(3e6, rel=1e-9)
     assert steps_to(1e-12, bound) == np.inf
+    with warnings.catch_warnings(action="error"):
+        assert np.isnan(speed_up(1e-12, [1, 2], lambda steps, size: bound(steps))).all()
     with pytest.raises(UserError, match="target must be > 0"):
         steps_to(0.0, bound)
     with pytest.raises(UserError, match="sizes must name at least one"):
