@@ -48,6 +48,14 @@ def check_parts(server: Server, clock: Clock, client: Client, counts: np.ndarray
         )
     if not isinstance(server.needs, Needs):
         raise UserError(f"the server {server.name}: needs must be jaxafl.server.Needs(...), got {shown(server.needs)}")
+    early = getattr(clock, "before_step", False)
+    early |= clock.capacity(clients) > 1 and getattr(clock, "dispatch", "") != "step"
+    if server.needs.client_models and Delivery.CONTINUOUS in clock.delivers and early:
+        raise UserError(
+            f"{server.name} keeps a model of every client, which a server step replaces, and on {clock.name} a client "
+            "may start again before the step that takes its last update; expected free_running with buffer=1 or "
+            "dispatch='step', without before_step, or rounds such as synchronous"
+        )
     server.check(clock, client, clients)
     if isinstance(aggregate := getattr(server, "aggregate", None), Aggregate):
         aggregate.check(prepared(server, clock, client, counts, 0)[0].at_step(0), clock, client, clients)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -29,8 +31,10 @@ from jaxafl.clock import (
     stale_rounds,
     synchronous,
     trace,
+    uniform,
     warm_up,
 )
+from jaxafl.server import Needs, Outcome, Server
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
 
@@ -378,3 +382,31 @@ def test_favano_takes_a_number_of_steps_per_client_but_not_per_run() -> None:
     per_run = Client(optax.sgd, learning_rate=0.1, steps=np.full((CLIENTS, 4), 2), batch_size=None)
     with pytest.raises(ValueError, match=r"favano.*normaliser"):
         simulation("favano", CLOCKS["interrupting"], client=per_run).run(2)
+
+
+class own_models(Server):
+    needs = Needs(client_models=True)
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+        own = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
+        return Outcome(jax.tree.map(lambda x, y: (x + y.mean(0)) / 2, params, own), state, client_params=own)
+
+
+@pytest.mark.parametrize(
+    ("clock", "options", "fits"),
+    [
+        (free_running, dict(concurrency=2, buffer=2), False),
+        (free_running, dict(concurrency=2, buffer=2, dispatch="step"), True),
+        (free_running, dict(concurrency=2), True),
+        (free_running, dict(concurrency=2, before_step=True), False),
+        (every_buffer, {}, False),
+        (synchronous, {}, True),
+    ],
+)
+def test_clients_with_models_of_their_own_wait_for_the_server_step(clock: Any, options: Any, fits: bool) -> None:
+    sim = simulation("fedbuff", clock(durations=uniform(1, 5), **options), server=own_models())
+    if fits:
+        sim.check()
+    else:
+        with pytest.raises(ValueError, match=r"own_models keeps a model of every client.*buffer=1 or dispatch='step'"):
+            sim.check()
