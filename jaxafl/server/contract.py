@@ -89,7 +89,7 @@ class Needs(_Needs):
             then runs online, interleaved with training.
         client_rows: parameter-sized rows per client in the server's state, for the memory check.
         client_models: every client trains from a separate model, returned as `Outcome.client_params`, instead of a
-            global version. `Arrivals.base` is this model.
+            global version. `Arrivals.base` is this model. Clients must not start before the step that replaces it.
         empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.
         linear: `update` uses `Arrivals.delta` only through `weighted_sum`, `mean_delta`. Devices exchange one sum.
         arrivals_here: removed; `update` receives all arrivals on every device. Refused if devices share a run.
