@@ -122,9 +122,7 @@ def _value(node: ast.expr, kind: str, term: bool = True) -> Any:
 
 
 def _computed(node: ast.BinOp, kind: str, left: Any, right: Any) -> Any:
-    """Returns the result of an operation on durations (+ and *), numbers, or lists ([1] * 5 + [3] * 5)."""
-    if isinstance(node.op, ast.Div) and isinstance(left, Duration) and isinstance(right, int | float) and right:
-        return left * (1 / right)
+    """Returns the result of an operation on durations (+, *, / by a number), numbers, or lists ([1] * 5 + [3] * 5)."""
     repeated = isinstance(node.op, ast.Mult) and any(isinstance(one, list) for one in (left, right))
     entries, times = (left, right) if isinstance(left, list) else (right, left)
     if repeated and isinstance(times, int) and len(entries) * times > _MOST_ENTRIES:
@@ -133,4 +131,4 @@ def _computed(node: ast.BinOp, kind: str, left: Any, right: Any) -> Any:
         return _OPERATORS[type(node.op)](left, right)
     except (TypeError, ArithmeticError) as error:
         problem = f"{kind}: {ast.unparse(node)!r} cannot be computed ({error})"
-        raise UserError(f"{problem}; durations take + and *, numbers also - and /") from error
+        raise UserError(f"{problem}; durations take +, * and / by a number, numbers also -") from error

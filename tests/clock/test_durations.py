@@ -248,6 +248,15 @@ def test_adding_or_multiplying_no_number_raises(other: Any) -> None:
             operation()
 
 
+def test_a_duration_is_divided_by_numbers_only() -> None:
+    assert (
+        str(uniform(1, 5) / 2) == str(uniform(1, 5) / np.float32(2)) == "uniform(low=1, high=5) * constant(value=0.5)"
+    )
+    for other in (0, True, "a", uniform(1, 5)):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            uniform(1, 5) / other
+
+
 def test_a_message_about_many_clients_names_one() -> None:
     low = np.ones(300)
     low[[7, 9]] = -1

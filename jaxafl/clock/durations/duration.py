@@ -1,4 +1,4 @@
-"""Durations of local runs, which compose with + and ×.
+"""Durations of local runs, which compose with + and ×, and are divided by numbers.
 
 A duration inherits from `Duration`; its options are its fields (see `jaxafl.options`). `prepare` and `draw` are traced
 by JAX in float64, and times are in simulated seconds. Random numbers in [0, 1) come from `jaxafl.device.keys`:
@@ -143,6 +143,11 @@ class Duration(Part):
 
     def __rmul__(self, other: Any) -> Duration:
         return Product(_as_duration(other), self)
+
+    def __truediv__(self, number: Any) -> Duration:
+        if isinstance(number, int | float | np.number) and not isinstance(number, bool) and number:
+            return self * (1 / float(number))
+        return NotImplemented
 
 
 class _Pair(Duration):
