@@ -315,7 +315,14 @@ def test_an_attack_that_cannot_be_is_an_error_before_compilation(given: Any, mes
         attacked(given).check()
 
 
+class lost(attack.sign_flip):
+    def prepare(self, num_clients: int, num_classes: int | None, seed: int) -> Any:
+        super().prepare(num_clients, num_classes, seed)
+
+
 def test_attacks_without_effect_and_diagnostics_that_they_break_are_refused() -> None:
+    with pytest.raises(ValueError, match="`prepare` of the attack lost must return the attack, got None"):
+        attacked(lost(clients=0.5)).run(2)
     with pytest.raises(ValueError, match="brings one arrival per step"):
         attacked(attack.alie(clients=0.5), clock=afl.clock.free_running(concurrency=2, durations=PLACES)).check()
     regression = from_arrays(

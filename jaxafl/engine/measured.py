@@ -72,7 +72,10 @@ class Measured(Summarised):
         """Returns the attack with the attackers that a seed draws."""
         if self.attack is None:
             return None
-        return self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
+        found: Any = self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
+        if not isinstance(found, Attack):
+            raise UserError(f"`prepare` of the attack {self.attack.name} must return the attack, got {shown(found)}")
+        return found
 
     def predict(self, trained: Any, x: Any) -> Any:
         """Returns what the network returns for raw samples, e.g. logits [n, C], in NumPy arrays.
