@@ -43,6 +43,7 @@ SHELL = {
 }
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PYTHON)
 def test_a_user_defined_part_runs_from_the_command_line(part: str, tmp_path: pathlib.Path) -> None:
