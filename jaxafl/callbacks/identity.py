@@ -23,7 +23,6 @@ from jaxafl.device.switches import numerical_options
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, shown
-from jaxafl.options.renamed import current_options
 from jaxafl.references import version
 
 
@@ -93,7 +92,7 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
     Raises:
         ValueError: the folder belongs to another run; the message lists the differences.
     """
-    before, now = json.loads(json.dumps([current_options(saved), current]))
+    before, now = json.loads(json.dumps([saved, current]))
     versions = _differing(before.pop("versions"), now.pop("versions"))
     if versions:  # other versions trace another program, and another Python has other bytecode
         other = {"program"} if set(versions) == {"device"} else {"program", "code"}

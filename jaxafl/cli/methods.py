@@ -15,7 +15,7 @@ from tyro.conf import UseAppendAction, arg
 from jaxafl.callbacks.base import check_metric
 from jaxafl.callbacks.stopping import check_target
 from jaxafl.cli.build import Axes, as_paths, make_simulation
-from jaxafl.cli.options import Run, current_arguments, values_of
+from jaxafl.cli.options import Run, values_of
 from jaxafl.cli.report import point
 from jaxafl.cli.simulate import Command, make_devices, parsed, without
 from jaxafl.models.metrics import falls
@@ -95,14 +95,14 @@ def compare(arguments: list[str]) -> int:
     methods: dict[str, Any] = {}
     given: dict[str, Any] = {}
     if not values_of(arguments, "--method"):
-        names, options, _ = parsed(compare, Compare, current_arguments(common))  # --help ends here
+        names, options, _ = parsed(compare, Compare, common)  # --help ends here
         raise UserError(f"compare needs methods: {_METHOD}")
     for written in values_of(arguments, "--method"):
         name, equals, own = written.partition("=")
         if not (name.strip() and equals) or name in methods:
             raise UserError(f"--method {written!r}: {_METHOD}, each name once")
         with user_errors(f"method {name}"):
-            names, given[name], _ = parsed(compare, Compare, current_arguments([*common, *shlex.split(own)]))
+            names, given[name], _ = parsed(compare, Compare, [*common, *shlex.split(own)])
             methods[name] = make_simulation(names, given[name], {})
     options = given[name]
     with user_errors():
@@ -124,7 +124,7 @@ def compare(arguments: list[str]) -> int:
 def tune(arguments: list[str]) -> int:
     """Choose options on the validation set: `--validation 0.2 --axis client.learning_rate=0.01,0.03,0.1`."""
     make_devices(arguments)
-    names, options, axes = parsed(tune, Tune, current_arguments(arguments))
+    names, options, axes = parsed(tune, Tune, arguments)
     if options.validation is None:
         raise UserError("tune chooses on samples that are neither trained on nor tested on: give --validation 0.2")
     with user_errors(), warnings.catch_warnings():

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import itertools
 import pathlib
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, NoReturn
 
@@ -24,7 +23,6 @@ from jaxafl.client import Client
 from jaxafl.clock import constant
 from jaxafl.models.model import Precision
 from jaxafl.options import Part, UserError, did_you_mean
-from jaxafl.options.renamed import current_name
 
 CONCURRENCY = 10  # default; all clients if there are fewer
 Names = dict[str, Constructor]
@@ -162,20 +160,6 @@ def chosen(arguments: Sequence[str], axes: Mapping[str, Sequence[Any]] | None = 
         if (part, name) != ("partition", "none"):
             names[part] = find(name, kind)
     return names
-
-
-def current_arguments(arguments: Sequence[str]) -> list[str]:
-    """Returns a command line without earlier names of options, `--server.NAME` and `--axis server.NAME=...`."""
-    names = chosen(arguments)
-    parts: dict[str, Any] = {"client": Client, "server": names["server"].call, "clock": names["clock"].call}
-
-    def current(before: str, argument: str) -> str:
-        found = re.fullmatch(r"(--axis=|--)?(client|server|clock)\.([\w-]+)(.*)", argument, re.DOTALL)
-        if not found or not (found[1] or before == "--axis"):
-            return argument
-        return f"{found[1] or ''}{found[2]}.{current_name(parts[found[2]], found[3])}{found[4]}"
-
-    return [current(*pair) for pair in itertools.pairwise(["", *arguments])]
 
 
 def program(command: str, arguments: Sequence[str], names: Names) -> str:

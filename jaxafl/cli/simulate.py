@@ -27,7 +27,6 @@ from jaxafl.cli.options import (
     Names,
     Run,
     chosen,
-    current_arguments,
     is_given,
     options_type,
     program,
@@ -125,7 +124,6 @@ def _in_python(arguments: Sequence[str], optional: Collection[str]) -> list[str]
 def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
     """Runs the described configurations; returns exit code 1 if every run failed, else 0."""
     make_devices(arguments)
-    arguments = current_arguments(arguments)
     names, options, axes = parsed(command, kind, arguments)
     with user_errors():
         simulation = make_simulation(names, options, axes)

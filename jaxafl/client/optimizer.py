@@ -27,7 +27,6 @@ from jaxafl.options import (
     kept,
     static,
 )
-from jaxafl.options.renamed import current_names
 
 _BOUNDS: dict[str, dict[str, Any]] = {name: {"least": 0} for name in ("learning_rate", "momentum", "noise_multiplier")}
 _BOUNDS |= {name: {"above": 0} for name in ("max_norm", "l2_norm_clip")}
@@ -67,7 +66,6 @@ class Optimised(Part):
 
         @functools.wraps(construct)
         def __init__(self: Any, *args: Any, **given: Any) -> None:
-            given = current_names(cls, given)
             more = {name: given.pop(name) for name in list(given) if name not in fields}
             construct(self, *args, **given)
             if "hyperparameters" not in given:  # copies and rebuilt pytrees have them already

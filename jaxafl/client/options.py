@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -136,8 +136,6 @@ class Client(Optimised, init=False):
     personal: Callable[[str], bool] | None = static(default=None, kw_only=True)
     _attack: Any = recording(default=None)  # of the run, with a mask [N] of the attackers
     _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `executed`
-
-    renamed: ClassVar[dict[str, str]] = {"run_decay": "rate_decay_per_run"}
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "batch_size"):

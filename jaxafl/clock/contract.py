@@ -21,7 +21,6 @@ from jaxtyping import Array, Bool, Float, Int32
 from jaxafl.clock.durations.runs import with_size
 from jaxafl.device.keys import Key
 from jaxafl.options import Part, static
-from jaxafl.options.promises import keeps_promise
 
 Recording: TypeAlias = jax.Array | np.ndarray | None
 
@@ -208,6 +207,13 @@ class InFlight(NamedTuple):
     pinned: Bool[Array, " R"]  # True if `version` and `reference` must be kept
 
 
+_PROMISES = {
+    "order_free": {"init", "next"},
+    "event_by_event": {"init", "next"},
+    "takes_all": {"init", "next", "arrives"},
+}  # of a class about its methods
+
+
 class Clock(Part):
     """Base of clocks, which schedule the training of clients and the arrivals of every server step.
 
@@ -234,8 +240,8 @@ class Clock(Part):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for promise in ("order_free", "event_by_event", "takes_all"):
-            if not keeps_promise(cls, promise, "init", "next", *(["arrives"] if promise == "takes_all" else [])):
+        for promise, methods in _PROMISES.items():
+            if promise not in vars(cls) and methods & vars(cls).keys():  # they may break what a parent class promises
                 setattr(cls, promise, getattr(Clock, promise))
 
     def check(self, num_clients: int) -> None:

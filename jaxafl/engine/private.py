@@ -24,7 +24,6 @@ from jaxafl.device.reads import written_in
 from jaxafl.engine.state import example_batch, first_state
 from jaxafl.models.model import Model
 from jaxafl.options import shown
-from jaxafl.options.promises import keeps_promise
 from jaxafl.server.aggregate.private import bounds_weights, private_mean
 from jaxafl.server.contract import Arrivals, Server
 from jaxafl.server.fedopt import OptaxServer
@@ -85,7 +84,7 @@ def _uncovered(server: Any, clock: Clock, num_clients: int) -> str:
         )
     if server.aggregate is not None and type(server.aggregate) is not private_mean:
         return f"{server.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out"
-    if not keeps_promise(type(server), "single_updates", "update"):
+    if not server.clips_single_updates:
         return f"the server {server.name} may combine updates before they are clipped. Use another server, e.g. fedbuff"
     if bounds_weights(server, clock, num_clients):
         return ""

@@ -23,7 +23,6 @@ from jaxafl.engine.problem import DeviceData, Hyperparameters, Layout, Observe, 
 from jaxafl.engine.server_gradient import server_gradient
 from jaxafl.engine.state import Failure, State, Stored, Version
 from jaxafl.engine.train import local_clients
-from jaxafl.options import UserError
 from jaxafl.server.contract import Arrivals, Outcome, Tree
 
 Array = jax.Array
@@ -42,11 +41,6 @@ def build_server_step(
     """
     client, server = hyperparameters.client, hyperparameters.server
     asked_diagnostics, layout = program.recording.diagnostics, program.layout
-    if layout.shares > 1 and server.needs.arrivals_here:
-        raise UserError(
-            f"{server.name}: Needs(arrivals_here=True) is no longer supported by runs on several devices; expected an "
-            "`update` that receives all arrivals. Remove it, and every `Rows.psum` of what includes all arrivals"
-        )
 
     def base_of(row: Steps, state: State) -> Tree:
         """Returns x_s of the arrivals, [A, ...], or the clients' own models; `None` if the server reads neither."""

@@ -33,8 +33,6 @@ from jaxafl.options.checks import (
     kept,
     shown,
 )
-from jaxafl.options.overrides import check_overrides
-from jaxafl.options.renamed import EARLIER, current_name, with_earlier_names
 from jaxafl.options.suggestions import named
 
 Number: TypeAlias = float | jax.Array | np.ndarray
@@ -82,13 +80,11 @@ class Part:
     Attributes:
         name: the name in results and messages; by default that of the class.
         references: the citations of a run with the part: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
-        renamed: earlier name -> name of options, which also work by their earlier names, with a warning.
         implied: option -> the value that its default `None` stands for, which representations leave out.
     """
 
     name: ClassVar[str] = ""
     references: ClassVar[tuple[str, ...]] = ()
-    renamed: ClassVar[dict[str, str]] = {}
     implied: ClassVar[dict[str, Any]] = {}
     is_part: ClassVar[bool] = True
 
@@ -99,15 +95,11 @@ class Part:
             init: False if the constructor takes more than the fields (`Optimised`); only type checkers read it.
         """
         super().__init_subclass__()
-        check_overrides(cls)
         if "name" not in vars(cls):
             cls.name = cls.__name__
         dataclasses.dataclass(frozen=True, repr=False)(cls)
         if "__init__" in vars(cls):
             cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
-        if cls.renamed:
-            cls.__init__ = with_earlier_names(cls, cls.__init__)  # type: ignore[method-assign]
-            EARLIER[cls.name] = cls.renamed
         fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
         leaves = [field.name for field in fields if not bounds_of(field).static]
         jax.tree_util.register_dataclass(cls, leaves, [field.name for field in fields if field.name not in leaves])
@@ -120,14 +112,6 @@ class Part:
             elif type(value) in (list, tuple):
                 value = as_array(self.name, field.name, value)
             object.__setattr__(self, field.name, kept(value))
-
-    if not typing.TYPE_CHECKING:  # else type checkers would allow every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Returns an option by its earlier name; only called for names that do not exist."""
-            if name not in type(self).renamed:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            return getattr(self, current_name(self, name))
 
     def __repr__(self) -> str:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]

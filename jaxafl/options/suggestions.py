@@ -6,15 +6,11 @@ import difflib
 import functools
 import inspect
 import re
-import types
 from collections.abc import Callable, Iterable
-from typing import Any, ParamSpec, TypeVar
-
-from jaxafl.options.renamed import current_names
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_EARLIER = {f"Simulation.{name}": {"checkpoint": "folder"} for name in ("run", "train")}  # work for one more version
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -46,13 +42,10 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
                 return function
             known += function.__globals__[table[1]].__annotations__
 
-    earlier = types.SimpleNamespace(name=owner, renamed=_EARLIER.get(owner, {}))
-
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        given: Any = current_names(earlier, kwargs)
-        check_keywords(owner, given, known)
-        return function(*args, **given)
+        check_keywords(owner, kwargs, known)
+        return function(*args, **kwargs)
 
     return called
 

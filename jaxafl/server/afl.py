@@ -44,7 +44,6 @@ class afl(Server):
     requires = Delivery.AGED
     accepts = Delivery.STALE
     references = ("afl2025",)
-    renamed: ClassVar[dict[str, str]] = {"a": "staleness_exponent"}
     meanings: ClassVar[dict[str, str]] = {
         "step_norm": "Euclidean norm of the server's step",
         "converged": "True once the run has converged",

@@ -62,7 +62,6 @@ class asyncfeded(Server):
     requires = Delivery.REPLIES
     accepts = Delivery.STALE | Delivery.CONTINUOUS
     references = ("wang2022asyncfeded",)
-    renamed: ClassVar[dict[str, str]] = {"lam": "base_rate"}
     single = True
     needs = Needs(base=True, replies=True)
     counters = ("dropped", "clipped")

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import types
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -17,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int32, Num, PyTree
 
+import jaxafl.clock
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import Number, Part, bounds_of
-from jaxafl.options.promises import keeps_promise
 from jaxafl.server.scheduled import Scheduled
 
 Tree = Any  # a pytree of arrays
@@ -69,18 +67,7 @@ class Arrivals(NamedTuple):
     validation_gradient: Callable[[Tree, int | None], Tree] | None = None
 
 
-class _Needs(NamedTuple):
-    base: bool = False
-    replies: bool = False
-    client_rows: int = 0
-    client_models: bool = False
-    empty_steps: bool = False
-    linear: bool = False
-    arrivals_here: bool = False
-    validation: bool = False
-
-
-class Needs(_Needs):
+class Needs(NamedTuple):
     """Requirements of a server on the engine.
 
     Attributes:
@@ -92,27 +79,16 @@ class Needs(_Needs):
             global version. `Arrivals.base` is this model. Clients must not start before the step that replaces it.
         empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.
         linear: `update` uses `Arrivals.delta` only through `weighted_sum`, `mean_delta`. Devices exchange one sum.
-        arrivals_here: removed; `update` receives all arrivals on every device. Refused if devices share a run.
         validation: `update` calls `Arrivals.validation_gradient`, so the data must have a validation set.
     """
 
-    __slots__ = ()
-
-    def __new__(cls, *args: Any, sums: bool | None = None, **needs: Any) -> Needs:
-        """Constructs the requirements; `sums` is the old name of `linear`."""
-        if needs.get("arrivals_here"):
-            message = "Needs: `arrivals_here` has no effect; remove it, and `Rows.psum` of what includes all arrivals"
-            warnings.warn(message, FutureWarning, stacklevel=2)
-        if sums is not None:
-            warnings.warn("Needs: `sums` is now called `linear`; write Needs(linear=...)", FutureWarning, stacklevel=2)
-            needs["linear"] = sums
-        return super().__new__(cls, *args, **needs)
-
-    @property
-    def sums(self) -> bool:
-        """The old name of `linear`."""
-        warnings.warn("Needs: `sums` is now called `linear`", FutureWarning, stacklevel=2)
-        return self.linear
+    base: bool = False
+    replies: bool = False
+    client_rows: int = 0
+    client_models: bool = False
+    empty_steps: bool = False
+    linear: bool = False
+    validation: bool = False
 
 
 class Outcome(NamedTuple):
@@ -148,8 +124,8 @@ class Server(Part):
     Attributes:
         requires: properties that a clock's arrivals must have.
         accepts: further properties that they may have. The default accepts stale updates of complete runs, with any
-            multiplicity. A subclass that overrides `update` inherits only these, unless it sets `requires`.
-        needs: requirements on the engine. A subclass that overrides `update` does not inherit `linear`.
+            multiplicity.
+        needs: requirements on the engine. A subclass inherits them, also if it overrides `update`.
         buffer: arrivals per server step M in the paper, the command line's default. If M > 1, single arrivals warn.
         single: True for servers that step for every arrival, which refuse clocks with several per server step.
         clocks: names of the compatible clocks of jaxafl, derived from `requires`, `accepts` and `single`.
@@ -180,12 +156,8 @@ class Server(Part):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not cls.requires and not keeps_promise(cls, "accepts", "update"):
-            cls.accepts &= Server.accepts
-        if not keeps_promise(cls, "needs", "update"):
-            cls.needs = InheritedNeeds(inspect.getattr_static(cls, "needs"))  # type: ignore[assignment, method-assign]
-        shipped = (clock for clock in _descendants(Clock) if clock.__module__.startswith("jaxafl."))
-        complete = (clock for clock in shipped if clock.capacity is not Clock.capacity)
+        named = [one for one in vars(jaxafl.clock).values() if isinstance(one, type) and issubclass(one, Clock)]
+        complete = [clock for clock in named if clock.capacity is not Clock.capacity]
         cls.clocks = frozenset(clock.name for clock in complete if not unfit(cls, clock))
 
     def __post_init__(self) -> None:
@@ -278,22 +250,6 @@ def stepped(params: Tree, rate: Number, direction: Tree) -> Tree:
 def norm(tree: Tree) -> Array:
     """Computes ‖tree‖₂ over all leaves as one vector."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
-
-
-class InheritedNeeds(property):
-    """Inherited `needs` of a class that overrides `update`, without `linear`, which the new `update` may violate."""
-
-    def __init__(self, inherited: Any) -> None:
-        def needs(server: Server) -> Needs:
-            parent: Needs = inherited.__get__(server) if hasattr(inherited, "__get__") else inherited
-            return parent._replace(linear=False)
-
-        super().__init__(needs, doc=Server.needs.__doc__)
-
-
-def _descendants(cls: type) -> list[Any]:
-    children: list[Any] = cls.__subclasses__()
-    return [found for child in children for found in (child, *_descendants(child))]
 
 
 def _words(delivery: Delivery) -> str:

@@ -48,13 +48,16 @@ class OptaxServer(Server):
         aggregate: rule in the place of the weighted mean D, one of `jaxafl.aggregate`; `None` for that mean.
 
     Attributes:
-        single_updates: the aggregate gets the updates as they arrived. A subclass that overrides `update` does not
-            inherit it.
+        linear: the step reads the updates through a weighted sum only, so devices that share a run exchange one sum.
+            Set it to False in a class whose `weigh`, `rate` or `update` reads single updates.
+        single_updates: True in a class with an `update` of its own that gives its aggregate the updates as they
+            arrived. `OptaxServer.update` does so.
     """
 
     aggregate: Aggregate | None = dataclasses.field(default=None, kw_only=True)
 
-    single_updates: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
+    single_updates: ClassVar[bool] = False
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 
     def __post_init__(self) -> None:
@@ -68,9 +71,12 @@ class OptaxServer(Server):
 
     @property
     def needs(self) -> Needs:
-        parts = (getattr(type(self), name) for name in ("update", "weigh", "rate"))
-        linear = all(part.__module__.startswith("jaxafl.") for part in parts)  # overrides may read single updates
-        return Needs(linear=linear and (self.aggregate is None or self.aggregate.linear))
+        return Needs(linear=self.linear and (self.aggregate is None or self.aggregate.linear))
+
+    @property
+    def clips_single_updates(self) -> bool:
+        """True if the aggregate gets the updates as they arrived."""
+        return type(self).update is OptaxServer.update or self.single_updates
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """Returns the weights w of the updates, float [A]; 0 for padding."""

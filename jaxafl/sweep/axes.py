@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, did_you_mean, is_static, options_of, shown, tables_of
-from jaxafl.options.renamed import current_path
 from jaxafl.simulation import Simulation
 
 PARTS = ("data", "model", "client", "server", "clock", "attack")
@@ -87,8 +86,7 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
 
 def _axis(key: Any, column: Any, simulation: Simulation) -> Axis:
     together = isinstance(key, tuple)
-    given = map(str, key) if together else (str(key),)
-    paths = tuple(current_path(simulation, path) for path in given)
+    paths = tuple(map(str, key)) if together else (str(key),)
     name = getattr(key, "name", "together") if together else paths[0]
     if not paths:
         raise ValueError("a sweep axis needs at least one path, e.g. 'seed'; got ()")

@@ -11,7 +11,6 @@ import pytest
 import jaxafl as afl
 from jaxafl import clock as clocks
 from jaxafl.clock.order import steps_change_order
-from jaxafl.server import Delivery, Needs
 
 DATA = afl.data.synthetic(1.0, 1.0, clients=6, max_size=40)
 PER_STEP = clocks.constant(0.05, per="step") * clocks.uniform(1, 5, per="client")
@@ -69,55 +68,6 @@ def test_what_a_clock_says_wrongly_is_found_out() -> None:
 def test_whether_durations_change_who_arrives_is_seen(clock: clocks.Clock, changes: bool) -> None:
     assert steps_change_order(clock, 6) == changes
     assert not (clock.order_free and changes)
-
-
-def test_clocks_inherit_promises_up_to_a_method_of_their_own() -> None:
-    class mixed:
-        def next(self, state: Any, workload: Any) -> Any:
-            return state, workload
-
-    class first(mixed, clocks.synchronous): ...  # type: ignore[misc]
-
-    class options(clocks.free_running):
-        extra: float = 1.0
-
-        def check(self, num_clients: int) -> None: ...
-
-    class helper(clocks.free_running):
-        def _no_runs(self, *given: Any) -> Any:
-            return super()._no_runs(*given)
-
-    class begins(clocks.bernoulli):
-        def init(self, key: Any, num_clients: int) -> Any:
-            return super().init(key, num_clients)
-
-    class after(begins): ...
-
-    assert not first.order_free
-    assert options.event_by_event and not any(one.event_by_event for one in (helper, begins, after))
-
-
-def test_servers_inherit_what_they_need_but_no_promise_about_another_update() -> None:
-    class single(afl.server.favano):
-        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
-            return super().update(params, state, arrivals)
-
-    class average(afl.server.fedavg):
-        def update(self, params: Any, state: Any, arrivals: Any) -> Any:
-            return super().update(params, state, arrivals)
-
-    assert afl.server.favano().needs == Needs(base=True, linear=True) and single().needs == Needs(base=True)
-    assert single.clocks == {"interrupting"}  # it is bound to a protocol
-    assert Delivery.REPEATED in afl.server.fedavg.accepts and average.accepts == Delivery.STALE | Delivery.MULTIPLE
-    parts = (DATA, afl.models.logistic(10), afl.Client(steps=1, learning_rate=0.1), average(), clocks.bernoulli(0.5))
-    with pytest.raises(ValueError, match=r"fedavg does, but its `update` is overridden.*say accepts = fedavg.accepts"):
-        afl.Simulation(*parts).run(2)
-    with pytest.warns(FutureWarning, match="`arrivals_here` has no effect"):
-        assert Needs(arrivals_here=True).arrivals_here
-    with pytest.warns(FutureWarning, match="`sums` is now called `linear`"):
-        assert Needs(sums=True) == Needs(linear=True)
-    with pytest.warns(FutureWarning, match="`sums` is now called `linear`"):
-        assert Needs(linear=True).sums
 
 
 def test_times_per_step_are_those_of_the_draws() -> None:

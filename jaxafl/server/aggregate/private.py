@@ -15,7 +15,6 @@ from jaxafl.device import weighted_sum
 from jaxafl.device.keys import drawing_key
 from jaxafl.device.rows import squares
 from jaxafl.options import Number, UserError, number
-from jaxafl.options.promises import keeps_promise
 from jaxafl.server.aggregate.contract import Aggregate, Combined
 from jaxafl.server.contract import Arrivals, Tree, counts
 
@@ -103,7 +102,7 @@ class private_mean(Aggregate):
 
 def _check_updates(server: Any) -> None:
     """Raises if the server's `update` may combine updates before they are clipped."""
-    if not keeps_promise(type(server), "single_updates", "update"):
+    if not server.clips_single_updates:
         raise UserError(
             f"private_mean: {server.name} has an `update` that may combine updates before they are clipped, so that "
             "the effect of one is not bounded; expected a server whose aggregate gets single updates. Give e.g. "
