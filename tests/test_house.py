@@ -79,7 +79,7 @@ def test_imports_have_no_cycle() -> None:
 
 def test_files_are_short() -> None:
     lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
-    assert not {module: count for module, count in lines.items() if count > 300}
+    assert not {module: count for module, count in lines.items() if count > 600}
 
 
 @pytest.mark.parametrize("package", ["engine", "simulation", "results"])
