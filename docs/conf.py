@@ -22,8 +22,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-# the site shows the MyST sources of notebooks; their .ipynb files are for Colab
-exclude_patterns = ["made", "notebooks/*.ipynb", "_build", "Thumbs.db", ".DS_Store"]
+exclude_patterns = ["made", "_build", "Thumbs.db", ".DS_Store"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 nb_execution_mode = "off"
@@ -71,9 +70,8 @@ def for_docutils(app, what, name, obj, options, lines):
 
 
 def to_pages(app, name, source):
-    """Rewrites links to what GitHub shows into links to the pages of the site."""
-    if name != "options":
-        source[0] = make.with_pages(source[0], (DOCS / name).parent)
+    """Rewrites links to what GitHub shows into links to pages of the site, which shows all options in full."""
+    source[0] = make.options() if name == "options" else make.with_pages(source[0], (DOCS / name).parent)
 
 
 def setup(app):

@@ -1,14 +1,17 @@
-"""Generates pages of the site: algorithms, clocks, every public name, tables, READMEs.
+"""Generates pages of the site: algorithms, clocks, options, every public name, tables of results, READMEs.
 
-    python docs/make.py            # conf.py does this before every build; generated pages are not committed
-    python docs/make.py --check    # checks that committed pictures and their numbers fit the package
+    python docs/make.py              # conf.py does this before every build; generated pages are not committed
+    python docs/make.py --options    # writes docs/options.md, the short page of options that is committed
+    python docs/make.py --check      # checks that committed pictures and their numbers fit the package
 
 `problem.py` draws the pictures.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import io
 import json
 import os
 import pathlib
@@ -20,7 +23,10 @@ import overview
 import problem
 import reference
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import jaxafl as afl
+from experiments.__main__ import PAPERS, details
+from jaxafl.cli import main as command
 from jaxafl.cli.catalogue import QUESTIONS, REQUIRED, Constructor, offered
 from jaxafl.references import BIBTEX
 
@@ -32,7 +38,12 @@ _ADOPTED = {  # page -> its source; links between sources become links between p
     "made/benchmarks": "experiments/benchmarks/README.md",
     "changelog": "CHANGELOG.md",
 }
+_SHORT = """# Options
+
+These are all parts, with the names of their options. The site describes each, and so does `jaxafl list --markdown`.
+"""
 _PAGES = {"README.md": "index", "experiments/benchmarks/README.md": "benchmarks", "docs/clusters.md": "clusters"}
+_PAGES |= {"docs/decisions/index.md": "decisions/index"}
 # indices and powers of a letter, perhaps with an accent, or of a parenthesis
 _INDEX = re.compile(
     r"(?:(?<=[^\W\d_])|(?<=[\u0300-\u036f)\d]))(?<![A-Za-z]{2})(?:[_^](?:\{[^}]*\}|\([^)]*\)|[^\W_]+))+"
@@ -47,6 +58,9 @@ def pages() -> dict[str, str]:
     made |= {f"clocks/{name}.md": _clock(name) for name in problem.clocks()}
     made |= {f"api/{name}.md": reference.page_of(name, title) for name, title in reference.ROOMS.items()}
     made |= {f"{page}.md": _adopted(ROOT / path) for page, path in _ADOPTED.items()}
+    made["results.md"] += "\n```{toctree}\n:hidden:\n:glob:\n\nresults/*\n```\n"
+    for package, text in details("../../experiments/results").items():
+        made[f"results/{package}.md"] = with_pages(text, DOCS / "results")
     tables = {"algorithms": _algorithms(numbers), "matrix": _matrix(), "clocks": _clocks()}
     tables |= {kind: _summaries(kind) for kind in ("datasets", "partitions", "models")} | {"durations": _durations()}
     return made | {f"made/{name}.md": table for name, table in tables.items()}
@@ -59,6 +73,22 @@ def methods() -> dict[str, Constructor]:
         for name, one in offered("presets").items()
     }
     return dict(sorted((offered("servers") | presets).items()))
+
+
+def options() -> str:
+    """Returns the page of all options, as `jaxafl list --markdown` prints it."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        command(["list", "--markdown"])
+    return printed.getvalue()
+
+
+def short_options() -> str:
+    """Returns the committed page of options: the headings of the full page, each with the names of its options."""
+    lines = [_SHORT]
+    for title, text in re.findall(r"^(##+ .*)\n((?:(?!##).*\n?)*)", options(), re.M):
+        names = re.findall(r"^\| (`\w+`) \|", text, re.M)
+        lines.append(f"{title}\n" if title.startswith("## ") else f"{title}\n\n{', '.join(names) or 'no options'}\n")
+    return "\n".join(lines)
 
 
 def write() -> None:
@@ -270,6 +300,9 @@ def _adopted(path: pathlib.Path) -> str:
             return f"![{text}](../{kept})"
         if kept in pages:
             return f"[{text}]({pages[kept]}.md{'#' + anchor if anchor and kept != 'README.md' else ''})"
+        if kept.startswith("experiments/results/"):
+            package = next(name for name in PAPERS if pathlib.Path(kept).name.startswith(f"{name}_"))
+            return f"[{text}](results/{package}.md)"
         return f"[{text}](options.md)" if kept == "docs/options.md" else text
 
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", link, path.read_text(encoding="utf-8"))
@@ -280,4 +313,7 @@ if __name__ == "__main__":
         wrong = complaints()
         print("\n".join(wrong) or "all pictures and their numbers fit the package")
         sys.exit(bool(wrong))
-    write()
+    if sys.argv[1:] == ["--options"]:
+        (DOCS / "options.md").write_text(short_options(), encoding="utf-8")
+    else:
+        write()

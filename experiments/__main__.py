@@ -1,4 +1,4 @@
-"""Lists all tables and figures, runs them, and writes the page of their results.
+"""Lists all tables and figures, runs them, and writes the page that links their results.
 
 python -m experiments --list                      # data, scales and times of each
 python -m experiments --scale cpu --dry-run       # how long all of them take on this machine
@@ -123,8 +123,37 @@ def listed(name: str, one: Experiment) -> str:
 
 
 def page(chosen: dict[str, Experiment]) -> str:
-    """Everything that was run, and the names of what was not."""
-    groups: dict[str, list[tuple[Experiment, str]]] = {}
+    """Returns the page of all papers and studies: what ran, what holds, and links to the results."""
+    groups = _sections(chosen)
+    packages = {title: package for package, title in PAPERS.items()}
+    title, intro, rest = (HERE / "preface.md").read_text(encoding="utf-8").strip().split("\n\n", 2)
+    lines = [title, "", intro, "", pages.overview(groups), rest, ""]
+    for paper, sections in groups.items():
+        stems = [stem for _, _, stem in sections if stem]
+        lines += [f"## {paper}", "", pages.links(packages.get(paper, paper), stems), ""]
+    return "\n".join(lines)
+
+
+def details(results: str) -> dict[str, str]:
+    """Returns the page of each paper or study with all its tables and figures, for the site.
+
+    Args:
+        results: the folder of the figures, as pages name it.
+    """
+    found = {}
+    for package, title in PAPERS.items():
+        mine = {name: one for name, one in experiments().items() if name.startswith(f"{package}.")}
+        sections = []
+        for one, text, stem in _sections(mine)[title]:
+            drawn = stem and (suite.RESULTS / f"{stem}.png").exists()
+            sections.append((one, f"{text}\n![{one.title}]({results}/{stem}.png)\n" if drawn else text))
+        found[package] = pages.group(title, sections)
+    return found
+
+
+def _sections(chosen: dict[str, Experiment]) -> dict[str, list[tuple[Experiment, str, str]]]:
+    """Returns paper -> its experiments, each with its text and the name of its largest result, or with no name."""
+    groups: dict[str, list[tuple[Experiment, str, str]]] = {}
     for name, one in chosen.items():
         path = _largest(one, suite.stem_of(name))
         if path is not None:
@@ -132,15 +161,9 @@ def page(chosen: dict[str, Experiment]) -> str:
         else:
             nothing = running.empty(one, "paper", one.methods, one.seeds)
             text = report.markdown(one, f"experiments.{name}", nothing)
-        drawn = path is not None and path.with_suffix(".png").exists()
-        picture = f"\n![{one.title}](results/{path.stem}.png)\n" if path and drawn else ""
         package = name.partition(".")[0]
-        groups.setdefault(PAPERS.get(package, package), []).append((one, text + picture))
-    title, intro, rest = (HERE / "preface.md").read_text(encoding="utf-8").split("\n\n", 2)
-    folded = pages.folded("How to run and to read them", rest)
-    return "\n".join(
-        [title, "", intro, "", pages.overview(groups), folded, *(pages.group(*one) for one in groups.items())]
-    )
+        groups.setdefault(PAPERS.get(package, package), []).append((one, text, path.stem if path else ""))
+    return groups
 
 
 def _largest(one: Experiment, stem: str) -> pathlib.Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import pathlib
 import re
 
 import numpy as np
@@ -174,13 +173,6 @@ def test_no_option_is_without_help(kind):
     assert offered(kind) and all(one.summary for one in offered(kind).values())
     empty = [f"{one.name}.{o.name}" for one in offered(kind).values() for o in one.options if not o.help or not o.type]
     assert empty == []
-
-
-def test_the_page_of_options_is_what_the_command_prints(capsys):
-    assert main(["list", "--markdown"]) == 0
-    page = pathlib.Path(__file__).parent.parent / "docs" / "options.md"
-    again = "docs/options.md is out of date: jaxafl list --markdown > docs/options.md"
-    assert capsys.readouterr().out == page.read_text(encoding="utf-8"), again
 
 
 def test_weight_decay_is_that_of_an_optimiser_that_has_one(capsys):

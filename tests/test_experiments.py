@@ -7,7 +7,6 @@ import functools
 import importlib
 import pathlib
 import re
-import subprocess
 import sys
 
 import numpy as np
@@ -31,7 +30,6 @@ from experiments.suite import (  # noqa: E402
     last,
     main,
     more_than,
-    pages,
     report,
     running,
     sooner,
@@ -79,30 +77,6 @@ def test_the_gallery_has_commands_and_costs_of_its_pictures() -> None:
         assert line == f"{told[0]} · {told[-1].split(', x86_64')[0]}"
 
 
-def test_the_contents_of_a_page() -> None:
-    """What stands before a claim's last colon is not its verdict."""
-    told = "`python -m experiments.a.b --scale cpu --seeds {}` · "
-    claims = "- a: holds: does not hold (mean -1)\n- b: holds (mean 1)\n- c: not run\n- d: not decided by these seeds\n"
-    one = dataclasses.replace(small({}), title="A's, 90 % (b)", left_out={"cpu": ["absent"]})
-    ran, chosen = told.format(3), told.format('3 --columns "one" "absent" --methods "a"')
-    texts = [
-        f"## A\n\n{said}3 seeds · {cost} on 2 cores, cpu, jax 1\n\n{claims}"
-        for said, cost in ((ran, "360 s"), (chosen, "2.0 h"))
-    ] + [f"## A\n\n{told.format(1)}not run\n"]
-    sections = [(one, text) for text in texts]
-    assert pages.contents(sections).splitlines()[2:] == [
-        "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 1 of 2 | 1 | 1 | 1 |",
-        "| [A's, 90 % (b)](#as-90--b) | cpu, 3 seeds | 2 of 2 | 1 | 1 | 1 |",
-        "| [A's, 90 % (b)](#as-90--b) | not run |  |  |  |  |",
-    ]
-    assert pages.overview({"A (b)": sections}).splitlines()[2:] == [
-        "| [A (b)](#a-b) | 2 of 3 | 3 | 2.1 | 2 | 2 | 2 |",
-        "",
-        "On 2 cores, cpu. Tables that show the same runs count their hours each.",
-    ]
-    assert pages.group("A", sections).count("### A\n") == 3
-
-
 def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
     """The paper's τ_max, and the mean and median over steps of the largest staleness."""
     one = EXPERIMENTS["fadas.clock"]
@@ -110,22 +84,6 @@ def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
     found = cell.make().schedule(cell.server_steps).statistics()
     names = ("staleness_max", "max_staleness_per_step_mean", "max_staleness_per_step_median", "time")
     np.testing.assert_allclose([found[name] for name in names], (127, 10.888, 6.0, 3214.84), atol=0.005)
-
-
-@pytest.mark.slow
-def test_a_dry_run_times_what_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only the columns and methods asked for; one timing for every model and batch size."""
-    one = EXPERIMENTS["audg_psurdg.table2_cnn"]
-
-    def said(*chosen: str) -> str:
-        main(one, ["--dry-run", *chosen], "experiments.audg_psurdg.table2_cnn")
-        return capsys.readouterr().out
-
-    assert said("--columns", "CNN Non-IID", "--methods", "SFL").count(" ms a local step (SFL, CNN Non-IID)") == 1
-    both = said("--columns", "CNN IID", "CNN Non-IID")
-    assert (
-        both.count(" ms a local step") == 2 and "45 local steps, 1 seed(s)" in both
-    )  # 3 rates of 3 ticks, 1 and 4 clients
 
 
 @pytest.fixture(scope="session")
@@ -194,12 +152,6 @@ def test_gaps_bounds_and_targets(tmp_path: pathlib.Path) -> None:
     assert line.startswith("| a | a | > 9 s |") and line.endswith(f"| {taken:.0f} |")
     again = running.run(one, "other", "paper", methods=["a"], columns=["a"], seeds=2, folder=tmp_path, own={})
     assert abs(float(again.seconds.sel(row="a", column="a")) - taken) < 0.1
-
-
-def test_how_many_seeds_a_scale_has() -> None:
-    one = EXPERIMENTS["audg_psurdg.table4"]
-    assert [one.seeds_at(scale) for scale in ("smoke", "cpu", "paper")] == [1, 2, 10]
-    assert EXPERIMENTS["fadas.table1"].seeds_at("cpu") == EXPERIMENTS["fadas.table1"].seeds_at("paper") == 3
 
 
 def test_a_row_says_what_all_calls_took_that_its_runs_needed(tmp_path: pathlib.Path, monkeypatch) -> None:
@@ -303,19 +255,6 @@ def test_a_method_of_ones_own_is_run_first(
     assert f"- {written} ran as " in said and "Client(" in said
 
 
-def test_the_list_says_data_scales_and_times(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["experiments", "--list", "asyncfeded.figure4_synthetic", "fadas.table1"])
-    importlib.import_module("experiments.__main__").main()
-    said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith("asyncfeded.figure4_synthetic: AsyncFedED, Figure 4")
-    assert said[1] == "    data: synthetic(1,1)"
-    assert said[2] == f"    scales: {', '.join(f'{scale} (under a minute)' for scale in ('smoke', 'cpu', 'paper'))}"
-    assert "cifar10" in said[4] and len(said) == 6
-    assert re.fullmatch(
-        r"    scales: smoke \([\d.]+ minutes\), cpu .*, paper \([\d,.]+ minutes \([\d.]+ hours\)\)", said[5]
-    )
-
-
 @pytest.mark.slow
 def test_a_dry_run_of_several_tables_adds_their_times(monkeypatch, capsys) -> None:
     names = ["asyncfeded.clock", "asyncfeded.figure4_synthetic"]
@@ -353,7 +292,9 @@ def test_the_page_is_of_the_largest_results(tmp_path: pathlib.Path, monkeypatch:
     for how in (["--scale", "smoke", "--seeds", "9"], ["--scale", "paper", "--seeds", "2"], ["--scale", "paper"]):
         main(one, [*how, "--folder", str(tmp_path)], "experiments.small.table")
     monkeypatch.setattr(command, "RESULTS", tmp_path)
-    assert "--scale paper --seeds 4" in page({"small.table": one})
+    monkeypatch.setitem(PAPERS, "small", "Small")
+    shown = page({"small.table": one})
+    assert "](results/small_table_paper_4_seeds.md)" in shown and "| [Small](#small) | 1 of 1 | 4 |" in shown
 
 
 @pytest.mark.parametrize(
@@ -416,38 +357,6 @@ def test_asyncfeded_looks_at_runs_every_second() -> None:
     assert measured[setting.BEST] == [50, 40] and measured[setting.SOON] == [100, 150]
 
 
-@pytest.mark.slow
-def test_derived_columns_are_measured_and_drawn(tmp_path: pathlib.Path) -> None:
-    """Also against numbers of the columns; what a scale leaves out is run only where it is asked for."""
-
-    def selections(schedules: list[afl.clock.Schedule]) -> running.xr.Dataset:
-        counts = [np.bincount(one.client.ravel(), minlength=4) for one in schedules]
-        return running.xr.Dataset({"selections": (("seed", "client"), counts)}, {"client": np.arange(4)})
-
-    one = dataclasses.replace(
-        small({}),
-        cell=lambda method, column, scale: Cell(simulation, {"one": 3, "two": 5}[column], 0),
-        columns=["one", "two"],
-        published={},
-        measures={"all": running.Measure(lambda made: made.selections.sum("client").values)},
-        claims=(),
-        derived=selections,
-        curve=("selections", "client"),
-        against=("steps", {"one": ("sizes", 3.0), "two": ("sizes", 5.0)}),
-        left_out={"cpu": ["one"]},
-    )
-    assert [one.columns_at(scale) for scale in ("smoke", "cpu", "paper")] == [["one"], ["two"], ["one", "two"]]
-    how = ["--folder", str(tmp_path), "--seeds", "2"]
-    main(one, how, "experiments.small.figure")
-    found = running.xr.load_dataset(tmp_path / "small_figure_smoke_2_seeds.nc")
-    assert (found.value.sel(row="a", column="one") == 3).all() and found.value.sel(column="two").isnull().all()
-    main(one, [*how, "--columns", "two"], "experiments.small.figure")
-    found = running.xr.load_dataset(tmp_path / "small_figure_smoke_2_seeds.nc")
-    assert (found.value.sel(row="b", column="two") == 5).all() and (found.value.sel(row="a", column="one") == 3).all()
-    np.testing.assert_array_equal(found.curve.sel(row="a", column="two")[:, :4].sum("point"), 5)
-    assert (tmp_path / "small_figure_smoke_2_seeds.png").stat().st_size > 1000
-
-
 def test_a_quadratic_is_solved_between_two_server_steps() -> None:
     """When the mean over versions is the target; at once, or never."""
     squared = [[4.0, 2.0, 0.0], [3.0, 9.0, 9.0], [9.0, 9.0, 0.0], [9.0, np.nan, np.nan]]
@@ -492,24 +401,6 @@ def test_a_rate_is_chosen_by_validation() -> None:
     np.testing.assert_allclose(values, np.transpose([[0.3, 25.0, 75.0, 10.0]] * 2))
 
 
-def test_predictions_are_drawn_dashed() -> None:
-    """On logarithmic axes; values that are all 0 have no logarithmic axis."""
-    measures = dict.fromkeys(("time", "theory"), running.Measure(lambda runs: runs))
-    places = {"one": ("sizes", 3.0), "absent": ("sizes", 5.0)}
-    one = dataclasses.replace(
-        small({}), measures=measures, published={}, against=("steps", places), predicted={"time": "theory"}
-    )
-    for values, scale in (([2.0, 8.0], "log"), ([0.0, 0.0], "linear")):
-        results = running.empty(one, "paper", ["a"], 2)
-        results.value.loc["time", "a"] = results.value.loc["theory", "a"] = np.asarray(values)[:, None]
-        _, axis = report.plt.subplots()
-        report._draw_against(axis, one, results, "sizes", "time")
-        (dashed,) = (line for line in axis.get_lines() if line.get_linestyle() == "--")
-        np.testing.assert_allclose(dashed.get_xydata(), np.transpose([[3.0, 5.0], values]))
-        assert (axis.get_xscale(), axis.get_yscale()) == ("log", scale)
-        report.plt.close()
-
-
 @pytest.mark.parametrize(
     ("numbers", "said"),
     [
@@ -548,25 +439,3 @@ def test_a_method_of_ones_own() -> None:
         made = with_own(cell, own).make()
         assert made.server is server and made.data is simulation().data
     assert with_own(cell, lambda sim: sim).make() is simulation()
-
-
-def test_the_clock_of_ones_own_method_is_an_asynchronous_one() -> None:
-    """Where the first method is synchronous, another one is the base."""
-    for name, column, base in (
-        ("defedavg.table1_fashion_mnist", "Fashion-MNIST, IID, n = 20", "DeFedAvg-IID"),
-        ("defedavg.table1_fashion_mnist", "Fashion-MNIST, non-IID, n = 20", "DeFedAvg-nIID"),
-        ("audg_psurdg.bounds", "h = 0, d = 5", "AUDG"),
-        ("fadas.table1", "CIFAR-10, Dir(0.1), large", "FADAS"),
-    ):
-        assert column in EXPERIMENTS[name].columns and EXPERIMENTS[name].base_of(column) == base
-
-
-@pytest.mark.slow
-def test_a_table_runs_on_several_devices(tmp_path: pathlib.Path) -> None:
-    """The command makes the devices of a CPU itself."""
-    options = ["--seeds", "2", "--devices", "2", "--columns", "CNN IID, d = 1", "--folder", str(tmp_path)]
-    command = [sys.executable, "-m", "experiments.audg_psurdg.table5", *options]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=600)
-    (kept,) = tmp_path.glob("audg_psurdg_table5*.nc")
-    found = running.xr.load_dataset(kept)
-    assert (found.state.sel(column="CNN IID, d = 1") == "run").all()

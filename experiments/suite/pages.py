@@ -10,7 +10,7 @@ import numpy as np
 from experiments.suite.experiment import Experiment
 
 
-def overview(groups: Mapping[str, Sequence[tuple[Experiment, str]]]) -> str:
+def overview(groups: Mapping[str, Sequence[tuple[Experiment, str, str]]]) -> str:
     """A line for each paper or study of a page, from its sections: what was run, what it cost, what its claims are."""
     lines = [
         "| | tables run | seeds | hours | claims that hold | that do not | not decided |",
@@ -18,14 +18,14 @@ def overview(groups: Mapping[str, Sequence[tuple[Experiment, str]]]) -> str:
     ]
     machines: dict[str, None] = {}
     for title, sections in groups.items():
-        told = [text.splitlines()[2] for _, text in sections]
+        told = [text.splitlines()[2] for _, text, _ in sections]
         ran = [line for line in told if not line.endswith("not run")]
         seeds = [int(re.findall(r"· (\d+) seeds?\b", line)[-1]) for line in ran]
         costs = [re.findall(r"· ([\d.]+) (s|h) on ", line)[-1] for line in ran]
         machines |= dict.fromkeys(re.findall(r" (?:s|h) on (.*), jax ", line)[-1] for line in ran)
         hours = sum(float(number) / (3600 if unit == "s" else 1) for number, unit in costs)
         among = f"{min(seeds)} to {max(seeds)}" if len({*seeds}) > 1 else f"{seeds[0]}" if seeds else ""
-        counts = np.sum([_verdicts(text) for _, text in sections], axis=0)
+        counts = np.sum([_verdicts(text) for _, text, _ in sections], axis=0)
         cells = [f"[{title}](#{_anchor(title)})", f"{len(ran)} of {len(told)}", among, f"{hours:.1f}" if ran else ""]
         lines.append(f"| {' | '.join([*cells, *(str(count or '') for count in counts)])} |")
     return "\n".join(
@@ -33,17 +33,15 @@ def overview(groups: Mapping[str, Sequence[tuple[Experiment, str]]]) -> str:
     )
 
 
+def links(package: str, stems: Sequence[str]) -> str:
+    """Returns links to the results of the tables of a paper, by the names of their files."""
+    shown = [re.sub(r"_[a-z]+_\d+_seeds?$", "", stem.removeprefix(f"{package}_")) for stem in stems]
+    return " · ".join(f"[{name}](results/{stem}.md)" for name, stem in zip(shown, stems, strict=True))
+
+
 def group(title: str, sections: Sequence[tuple[Experiment, str]]) -> str:
-    """The folded sections of a paper or study, with their contents."""
-    texts = [text.replace("## ", "### ", 1) for _, text in sections]
-    return f"## {title}\n\n" + folded(
-        f"{len(texts)} table{'s' * (len(texts) != 1)}", "\n".join([contents(sections), *texts])
-    )
-
-
-def folded(summary: str, text: str) -> str:
-    """A text that is shown when its summary is clicked."""
-    return f"<details>\n<summary>{summary}</summary>\n\n{text.strip()}\n\n</details>\n"
+    """Returns the page of a paper or study: the contents, and all tables."""
+    return "\n".join([f"# {title}", "", contents(sections), *(text for _, text in sections)])
 
 
 def _verdicts(text: str) -> list[int]:
