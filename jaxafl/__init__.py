@@ -27,7 +27,8 @@ from jaxafl.references import version
 from jaxafl.results import at, load, save, tidy
 from jaxafl.server import aggregate
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import Comparison, compare, gather, process_pool, sample, sweep, tune
+from jaxafl.study import Comparison, compare, tune
+from jaxafl.sweep import gather, process_pool, sample, sweep
 
 __version__ = version()
 __all__ = [

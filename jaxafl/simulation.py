@@ -13,14 +13,12 @@ import jax.numpy as jnp
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import CallbackHook, ProgressHook
+from jaxafl.callbacks.hooks import CallbackHook, ProgressHook, RunOptions, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
-from jaxafl.callbacks.options import RunOptions
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.callbacks.store import interval_of
-from jaxafl.callbacks.watch import run_with_hooks
 from jaxafl.client import Client, turns_of
 from jaxafl.client.attack import Attack
 from jaxafl.clock.contract import Clock

@@ -26,9 +26,9 @@ SLOW = (  # which compile several programs
     "jaxafl.plot.timeline.timeline",
     "jaxafl.results.frames.tidy",
     "jaxafl.results.points.at",
-    "jaxafl.sweep.compare.compare",
+    "jaxafl.study.compare.compare",
     "jaxafl.sweep.run.sweep",
-    "jaxafl.sweep.tune.tune",
+    "jaxafl.study.tune.tune",
 )
 
 

@@ -149,7 +149,10 @@ def kills(members: int, count: int, folder: str) -> None:
     killer = threading.Thread(target=kill)
     killer.start()
     begun = time.perf_counter()
-    found = afl.sweep(sim, axes, 20, executor=making, folder=folder, checkpoint_every=10, retries=0, **how)
+    found = None
+    while found is None:  # the same call goes on after the death of a worker
+        with contextlib.suppress(RuntimeError):
+            found = afl.sweep(sim, axes, 20, executor=making, folder=folder, checkpoint_every=10, **how)
     seconds = time.perf_counter() - begun
     ended.set()
     killer.join()

@@ -1,14 +1,14 @@
 """Callbacks, which log runs, stop them, or keep their best model."""
 
 from jaxafl.callbacks.base import Callback, Chunk, Run
-from jaxafl.callbacks.best import Best
-from jaxafl.callbacks.csv_file import Csv
 from jaxafl.callbacks.interrupts import Interrupted
-from jaxafl.callbacks.live import Live
-from jaxafl.callbacks.mlflow import MLflow
 from jaxafl.callbacks.stopping import StopAfter, StopAt
-from jaxafl.callbacks.tensorboard import TensorBoard
-from jaxafl.callbacks.wandb import WandB
+from jaxafl.callbacks.trackers.best import Best
+from jaxafl.callbacks.trackers.csv_file import Csv
+from jaxafl.callbacks.trackers.live import Live
+from jaxafl.callbacks.trackers.mlflow import MLflow
+from jaxafl.callbacks.trackers.tensorboard import TensorBoard
+from jaxafl.callbacks.trackers.wandb import WandB
 
 __all__ = [
     "Best",

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.callbacks.hooks import PIECE_SECONDS, Hook
+from jaxafl.callbacks.base import PIECE_SECONDS, Hook
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, log_info, newest, unflattened, write
 from jaxafl.device import on_host

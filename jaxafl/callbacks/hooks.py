@@ -1,74 +1,56 @@
-"""Hooks, which are called between pieces of server steps: their base, a list of hooks, progress and callbacks."""
+"""What is called between pieces of server steps: progress, callbacks, checkpoints and signals."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
+import os
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, check_watchers
+from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Hook, Run, check_watchers
+from jaxafl.callbacks.checkpoint import Checkpoint
+from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.progress import Reporter
+from jaxafl.callbacks.stopping import ends_of
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.loop import Progress
+from jaxafl.engine.loop import Progress, Trained, run_to_end
+from jaxafl.engine.problem import Observe
 from jaxafl.options import shown
 from jaxafl.results.arrivals import masked
 
+__all__ = ["CallbackHook", "Hook", "ProgressHook", "RunOptions", "SharedOptions", "run_with_hooks", "within"]
+
 _PIECES = 1.0  # seconds between reports
-PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
 
 
-class Hook:
-    """Base class of hooks (`jaxafl.engine.loop.RunHook`), and a context manager around the runs."""
+class SharedOptions(TypedDict, total=False):
+    """Options that runs and sweeps share."""
 
-    seconds: float = PIECE_SECONDS
-    steps: int | None = None
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *args: Any) -> None:
-        return None
-
-    def begin(self, execution: Execution, progress: Progress) -> None:
-        return None
-
-    def piece(self, execution: Execution, progress: Progress) -> None:
-        return None
-
-    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
-        return ()
-
-    def settled(self, execution: Execution, progress: Progress) -> None:
-        return None
+    lanes: int | None
+    chunk: int | None
+    deterministic: bool
+    devices: Any
+    observe: Observe | None
+    diagnostics: str | Sequence[str]
+    metrics: Mapping[str, Any] | None
+    progress: bool | str | Reporter
+    checkpoint_every: int | str
+    keep: int
 
 
-class HookList(Hook):
-    """A hook that calls several hooks in order."""
+class RunOptions(SharedOptions, total=False):
+    """Options of `Simulation.run` and `Simulation.train`; `Simulation.run` documents them."""
 
-    def __init__(self, *hooks: Hook) -> None:
-        self.hooks = hooks
-        self.seconds = min(hook.seconds for hook in hooks)
-        self.steps = next((hook.steps for hook in hooks if hook.steps), None)
-
-    def begin(self, execution: Execution, progress: Progress) -> None:
-        for hook in reversed(self.hooks):  # the checkpoint is last, and has to restore the runs before the others begin
-            hook.begin(execution, progress)
-
-    def piece(self, execution: Execution, progress: Progress) -> None:
-        for hook in self.hooks:
-            hook.piece(execution, progress)
-
-    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
-        answers = [hook.chunk(execution, progress) for hook in self.hooks]
-        return [next(filter(None, reasons), None) for reasons in zip(*filter(None, answers), strict=True)]
-
-    def settled(self, execution: Execution, progress: Progress) -> None:
-        for hook in self.hooks:
-            hook.settled(execution, progress)
+    eval_every: int | None
+    seed: int
+    callbacks: Sequence[Callback] | Callback
+    folder: str | os.PathLike[str] | None
+    until: Mapping[str, float] | None
 
 
 class ProgressHook(Hook):
@@ -88,9 +70,8 @@ class ProgressHook(Hook):
         self.number = number
 
     def begin(self, execution: Execution, progress: Progress) -> None:
-        self.ready = time.perf_counter()
+        self.reported = self.ready = time.perf_counter()
         self.before = execution.updates(progress.eval_step[-1] if progress.eval_step else 0)
-        self.reported = self.ready
 
     def piece(self, execution: Execution, progress: Progress) -> None:
         report = getattr(self.reporter, "piece", None)
@@ -104,18 +85,14 @@ class ProgressHook(Hook):
         return ()
 
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
-        """Returns the server steps and the updates per second of all executions.
-
-        Args:
-            execution: this execution.
-            done: its server steps.
-        """
+        """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
         self.reported = time.perf_counter()
         self.batches[self.number] = done, (execution.updates(done) - self.before) / (self.reported - self.ready)
         steps, rates = zip(*self.batches.copy().values(), strict=True)  # other threads change the dict during iteration
         return sum(steps), sum(rates)
 
-    def __exit__(self, *args: Any) -> None:
+    def over(self) -> None:
+        """Takes this execution out of the rate of all."""
         if self.number in self.batches:
             self.batches[self.number] = self.batches[self.number][0], 0.0
 
@@ -143,35 +120,27 @@ class CallbackHook(Hook):
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         reasons: list[str | None] = []
-        stop = progress.eval_step[-1]
-        start = progress.eval_step[-2] if len(progress.eval_step) > 1 else 0
+        start, stop = [0, *progress.eval_step][-2:]
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
-            reason = None
             failure = failures[index]
-            if callbacks and not progress.stops[index] and not (failure and failure[0] < start):
-                records = _of_arrivals(execution.arrivals(index, start, stop, progress.records))
-                chunk = Chunk(
-                    run=run,
-                    start=start,
-                    stop=stop,
-                    time=float(records["time"][-1]) if stop else 0.0,
-                    seconds=time.perf_counter() - self.begun,
-                    records=records,
-                    evaluation={name: float(values[index]) for name, values in _pooled(progress).items()},
-                    model=functools.partial(execution.model, index),
-                    parts=_of_parts(execution, progress, index),
-                )
-                for one in callbacks:  # a stop must not keep the chunk from the callbacks after it
-                    answer = one.chunk(chunk)
-                    if not (answer is None or isinstance(answer, str | bool | np.bool_)):
-                        raise TypeError(
-                            f"{type(one).__name__}: chunk returned {shown(answer)}; expected None to go on, or a text "
-                            "or True to stop the run"
-                        )
-                    if answer:
-                        reason = reason or (answer if isinstance(answer, str) else type(one).__name__)
-            reasons.append(reason)
+            if not callbacks or progress.stops[index] or (failure and failure[0] < start):
+                reasons.append(None)
+                continue
+            records = _of_arrivals(execution.arrivals(index, start, stop, progress.records))
+            chunk = Chunk(
+                run=run,
+                start=start,
+                stop=stop,
+                time=float(records["time"][-1]) if stop else 0.0,
+                seconds=time.perf_counter() - self.begun,
+                records=records,
+                evaluation={name: float(values[index]) for name, values in _pooled(progress).items()},
+                model=functools.partial(execution.model, index),
+                parts=_of_parts(execution, progress, index),
+            )
+            answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
+            reasons.append(next(filter(None, answers), None))
         return reasons
 
     def end(self, results: Sequence[Any]) -> None:
@@ -187,13 +156,148 @@ class CallbackHook(Hook):
             raise errors[0]
 
 
+class _All(Hook):
+    """Progress, callbacks, checkpoint and signals, in this order."""
+
+    def __init__(
+        self, progress: ProgressHook, callbacks: CallbackHook, checkpoint: Checkpoint | None, interrupts: Interrupts
+    ) -> None:
+        self.progress, self.callbacks, self.checkpoint, self.interrupts = progress, callbacks, checkpoint, interrupts
+        self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
+        self.steps = checkpoint.steps if checkpoint else None
+
+    def begin(self, execution: Execution, progress: Progress) -> None:
+        for hook in filter(None, (self.checkpoint, self.callbacks, self.progress)):  # the checkpoint restores the runs
+            hook.begin(execution, progress)
+
+    def piece(self, execution: Execution, progress: Progress) -> None:
+        self.progress.piece(execution, progress)
+        if self.checkpoint:
+            self.checkpoint.piece(execution, progress)
+        self._end_if_interrupted(execution, progress)
+
+    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
+        self.progress.chunk(execution, progress)
+        return self.callbacks.chunk(execution, progress)
+
+    def settled(self, execution: Execution, progress: Progress) -> None:
+        if self.checkpoint:
+            self.checkpoint.settled(execution, progress)
+        self._end_if_interrupted(execution, progress)
+
+    def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
+        def saved() -> str:
+            if self.checkpoint is None:
+                return ""
+            self.checkpoint.save(execution, progress)
+            good = f"; saved in {self.checkpoint.folder}: the same call goes on from there"
+            return good if self.checkpoint.finish() else "; it could not be saved"
+
+        self.interrupts.end(f"after {execution.step_of(progress.row)} server steps", saved)
+
+
+def run_with_hooks(
+    execution: Execution,
+    server_steps: int,
+    every: int,
+    begun: float,
+    progress_hook: ProgressHook,
+    callback_hook: CallbackHook,
+    checkpoint: Checkpoint | None,
+    interrupts: Interrupts,
+    finish: Sequence[Callable[[Trained], Any]],
+) -> list[Any]:
+    """Executes runs to their end and returns their results, which the callbacks receive at the end.
+
+    An exception, such as an interruption, carries the results so far as `error.datasets`, and the first of them as
+    `error.dataset`.
+
+    Args:
+        execution, server_steps, every, begun: as in `run_to_end`.
+        progress_hook: the hook of the reporter.
+        callback_hook: the hook of the callbacks.
+        checkpoint: the checkpoint of the runs, if they have one.
+        interrupts: the recorded signals.
+        finish: for each run, a function from the finished run to its result.
+    """
+    found: list[Any] = [None] * len(finish)
+    hook = _All(progress_hook, callback_hook, checkpoint, interrupts)
+    try:
+        with checkpoint or contextlib.nullcontext():
+            ended = run_to_end(execution, server_steps, every, hook, begun)
+    except BaseException as error:
+        if partial := getattr(error, "trained", None):
+            found = [make(trained) for make, trained in zip(finish, partial, strict=True)]
+            _carry(error, found)
+        with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
+            callback_hook.end(found)
+        raise
+    finally:
+        progress_hook.over()
+    notes = checkpoint.notes if checkpoint is not None else {}
+    found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
+    try:
+        callback_hook.end(found)
+    except Exception as error:
+        _carry(error, found)
+        raise
+    return found
+
+
+def _carry(error: Any, found: list[Any]) -> None:
+    error.dataset, error.datasets = found[0], found
+
+
+def within(callbacks: Sequence[Any], **labels: Any) -> list[Callback]:
+    """Returns callbacks of one of several sweeps, such as a method of a comparison; runs have its labels too."""
+    return [_Within(one, labels) for one in callbacks]
+
+
+class _Within(Callback):
+    """A callback that adds labels to the members of the runs."""
+
+    def __init__(self, callback: Any, labels: Mapping[str, Any]) -> None:
+        self.callback, self.labels, self.ends = callback, labels, ends_of(callback)
+
+    def __copy__(self) -> _Within:
+        return _Within(copy.copy(self.callback), self.labels)
+
+    def check(self, run: Run) -> None:
+        check_watchers([self.callback], [self._labelled(run)])
+
+    def begin(self, run: Run) -> None:
+        self.callback.begin(self._labelled(run))
+
+    def chunk(self, chunk: Chunk) -> str | bool | None:
+        return _answer(self.callback, chunk._replace(run=self._labelled(chunk.run)))
+
+    def end(self, result: Any) -> None:
+        self.callback.end(result)
+
+    def _labelled(self, run: Run) -> Run:
+        return run._replace(member={**self.labels, **run.member})
+
+
+def _answer(callback: Any, chunk: Chunk) -> str | None:
+    """Returns the reason for which a callback stops a run, by default its name; `None` if it does not."""
+    answer = callback.chunk(chunk)
+    if not (answer is None or isinstance(answer, str | bool | np.bool_)):
+        raise TypeError(
+            f"{type(callback).__name__}: chunk returned {shown(answer)}; expected None to go on, or a text or True to "
+            "stop the run"
+        )
+    if not answer:
+        return None
+    return answer if isinstance(answer, str) else type(callback).__name__
+
+
 def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the records with `arrived` added, and with missing values in slots without an arrival."""
     if not records:
         return {}
     arrived = records["client_id"] >= 0
-    shown = {name: masked(values, arrived) for name, values in records.items() if values.shape == arrived.shape}
-    return records | shown | {"client_id": records["client_id"], "arrived": arrived}
+    of_slots = {name: masked(values, arrived) for name, values in records.items() if values.shape == arrived.shape}
+    return records | of_slots | {"client_id": records["client_id"], "arrived": arrived}
 
 
 def _of_parts(execution: Execution, progress: Progress, index: int) -> dict[str, dict[str, float]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 import pathlib
 import platform
-import re
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -14,12 +14,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jaxlib
 import numpy as np
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.device.content import content
-from jaxafl.device.switches import numerical_options
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, shown
@@ -33,26 +31,31 @@ def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         parts: `data`, `model`, `client`, `server`, `clock` and, if there is one, `attack` of a simulation.
         **options: options of the run.
     """
-    data = parts["data"]
-    model = parts["model"]
-    of_jax = {name: value for name, value in numerical_options().items() if name != "jax_enable_x64"}
+    libraries = ("jax", "jaxlib", "numpy", "flax", "optax")
     return {
         **{name: content(part) for name, part in parts.items() if name not in ("data", "model")},
-        "data": _of_data(data),
-        "model": _of_model(model, data),
+        "data": _of_data(parts["data"]),
+        "model": _of_model(parts["model"], parts["data"]),
         "run": content(options),
         "precision": str(jnp.result_type(float)),
-        **of_jax,
         "versions": {
             "jaxafl": version(),
-            "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
-            "numpy": np.__version__,
-            **{name: importlib.metadata.version(name) for name in ("flax", "optax", "orbax-checkpoint")},
+            **{name: importlib.metadata.version(name) for name in libraries},
             "python": platform.python_version(),
             "device": _device(),
         },
     }
+
+
+def source_of(written: Any) -> str:
+    """Returns the checksum of the source of a function or class; of one without a file, such as in a shell, its name.
+
+    Globals and closures do not count.
+    """
+    try:
+        return f"{zlib.crc32(inspect.getsource(inspect.unwrap(written)).encode()):08x}"
+    except (OSError, TypeError):
+        return str(getattr(written, "__qualname__", type(written).__qualname__))
 
 
 def _of_data(data: FederatedData) -> dict[str, Any]:
@@ -64,26 +67,12 @@ def _of_data(data: FederatedData) -> dict[str, Any]:
 
 
 def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
-    """Returns the fingerprint of a model; `program` is the checksum of the jaxprs of its initialiser and its loss."""
+    """Returns the fingerprint of a model: its description, the shapes of its leaves, and its frozen arrays."""
     batch = example_batch(data.form)
-    key = jax.random.key(0)
-    initial = jax.make_jaxpr(model.init)(key, batch)
-    params, state = jax.eval_shape(model.init, key, batch)
-
-    def loss(params: Any, state: Any, frozen: Any, key: Any) -> Any:
-        return model.bound(frozen)(params, state, batch, key, True)
-
-    applied = jax.make_jaxpr(loss)(params, state, model.held(batch), key)
-    constants = content([np.asarray(leaf) for one in (initial, applied) for leaf in one.consts])
-    texts = (one.pretty_print(use_color=False) for one in (initial, applied))  # a terminal would get coloured ones
-    program = zlib.crc32(_without_addresses(f"{' '.join(texts)} {constants}").encode())
+    shapes = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0), batch))
     frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.held(batch))])
-    return {"name": model.name, **content(model.description), "frozen": frozen, "program": f"{program:08x}"}
-
-
-def _without_addresses(text: str) -> str:
-    """Removes memory addresses, which differ between processes."""
-    return re.sub(r"0x[0-9a-f]+", "", text)
+    leaves = {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in shapes}
+    return {"name": model.name, **content(model.description), "frozen": frozen, "leaves": leaves}
 
 
 def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
@@ -92,14 +81,11 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
     Raises:
         ValueError: the folder belongs to another run; the message lists the differences.
     """
-    before, now = json.loads(json.dumps([saved, current]))
-    versions = _differing(before.pop("versions"), now.pop("versions"))
-    if versions:  # other versions trace another program, and another Python has other bytecode
-        other = {"program"} if set(versions) == {"device"} else {"program", "code"}
-        before, now = _without(before, other), _without(now, other)
-    if found := _differing(before, now):
-        raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")
-    changed = _listed(versions)
+    found = _differing(saved, json.loads(json.dumps(current)))
+    versions = {path: pair for path, pair in found.items() if path.startswith("versions.")}
+    if others := _listed({path: pair for path, pair in found.items() if path not in versions}):
+        raise UserError(f"{folder} holds something else: {others}; name another folder, or the same options")
+    changed = _listed({path.removeprefix("versions."): pair for path, pair in versions.items()})
     if changed:
         warnings.warn(f"{folder} goes on, though {changed}: last digits may differ", stacklevel=2)
     return changed
@@ -107,14 +93,6 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
 
 def _device() -> str:
     return jax.devices()[0].device_kind
-
-
-def _without(table: Any, names: set[str]) -> Any:
-    if isinstance(table, list):
-        return [_without(value, names) for value in table]
-    if not isinstance(table, dict):
-        return table
-    return {name: _without(value, names) for name, value in table.items() if name not in names}
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> dict[str, tuple[Any, Any]]:

@@ -9,11 +9,6 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook
-from jaxafl.engine.execution import Execution
-from jaxafl.engine.loop import Progress
-
 
 class Interrupted(KeyboardInterrupt):
     """The exception of a run that a signal ended. Uncaught, it is shown as one line without a traceback.
@@ -85,28 +80,3 @@ class Interrupts:
         if self.noticed and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.noticed = number
-
-
-class InterruptHook(Hook):
-    """Ends runs after a signal, and saves them first if they have a checkpoint."""
-
-    def __init__(self, interrupts: Interrupts, checkpoint: Checkpoint | None) -> None:
-        """
-        Args:
-            interrupts: the recorded signals.
-            checkpoint: the checkpoint of the runs, if they have one.
-        """
-        self.interrupts = interrupts
-        self.checkpoint = checkpoint
-
-    def piece(self, execution: Execution, progress: Progress) -> None:
-        def saved() -> str:
-            if self.checkpoint is None:
-                return ""
-            self.checkpoint.save(execution, progress)
-            good = f"; saved in {self.checkpoint.folder}: the same call goes on from there"
-            return good if self.checkpoint.finish() else "; it could not be saved"
-
-        self.interrupts.end(f"after {execution.step_of(progress.row)} server steps", saved)
-
-    settled = piece

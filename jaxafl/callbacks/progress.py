@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import html
+import os
 import sys
 import threading
 import time
-from typing import Any, Protocol
-
-from rich.console import Console
-from rich.progress import Progress, ProgressColumn, Task
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxafl.callbacks.base import in_notebook
 from jaxafl.options import shown
 
+if TYPE_CHECKING:  # importing it here would slow down `import jaxafl`
+    from rich.console import Console
+
 EVERY = 30.0  # seconds between two lines of a log
 _BAR = 12  # characters
-_NAME = 8  # least characters of a name
+_WIDE = 60  # characters of a terminal that has room for the bar
 
 
 class Reporter(Protocol):
@@ -108,16 +108,19 @@ class _Shown(Reporter):
 
 
 class Bar(_Shown):
-    """A bar with server steps, time left, latest metrics and client updates per second.
-
-    A short line drops metrics after the first, then the bar, the name and the rate. Steps and time left always stay.
-    """
+    """A bar with server steps, time left, client updates per second and latest metrics, as one line of a terminal."""
 
     def __init__(self, name: str, server_steps: int | None, console: Console | None = None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
         super().__init__(name, server_steps)
         console = console or Console(stderr=True)
-        self._progress = Progress(_Line(self.state, console), console=console, expand=True)
-        self._task = self._progress.add_task("", total=server_steps)
+        text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="crop"))
+        columns = [text] if console.width < _WIDE else [BarColumn(_BAR), text]
+        self._progress = Progress(*columns, console=console)
+        self._task = self._progress.add_task(self._text(), total=server_steps)
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -128,7 +131,12 @@ class Bar(_Shown):
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
         super().update(done, updates_per_second, metrics)
-        self._progress.update(self._task, completed=done)
+        self._progress.update(self._task, completed=done, description=self._text())
+
+    def _text(self) -> str:
+        """Returns the progress, what matters most first, because a narrow terminal cuts the end."""
+        state = self.state
+        return "  ".join([state.steps, state.left, *state.measured[:1], state.pace, state.name, *state.measured[1:]])
 
 
 class Lines(_Shown):
@@ -193,8 +201,7 @@ def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | 
         return Silent()
     if progress is True or isinstance(progress, str):
         name = f"{progress}: {name}" if isinstance(progress, str) else name
-        console = Console(stderr=True)
-        terminal = sys.stderr is not None and sys.stderr.isatty() and not console.is_dumb_terminal
+        terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
         return (Cell if in_notebook() else Bar if terminal else Lines)(name, server_steps)
     if isinstance(progress, type) or not hasattr(progress, "update") or not hasattr(progress, "__enter__"):
         raise TypeError(
@@ -202,41 +209,6 @@ def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | 
             f"update(done, updates_per_second, metrics), see jaxafl.callbacks.progress.Reporter; got {shown(progress)}"
         )
     return progress
-
-
-class _Line(ProgressColumn):
-    """The progress in a line that fits the console."""
-
-    def __init__(self, state: State, console: Console) -> None:
-        super().__init__()
-        self._state = state
-        self._console = console
-
-    def render(self, task: Task) -> Text:
-        state = self._state
-        plain = not self._console.encoding.startswith("utf")
-        first, *others = [*state.measured, ""]
-        room = self._console.width - len(f"{state.steps} {state.left}")
-        kept = {}
-        for part, text in (("first", first), ("pace", state.pace)):
-            if text and len(text) < room:
-                kept[part], room = text, room - len(text) - 1
-        if room > min(_NAME, len(state.name)):
-            cut = state.name if len(state.name) < room else state.name[: room - 2] + ("~" if plain else "…")
-            kept["name"], room = cut, room - len(cut) - 1
-        done = _BAR * state.done // max(state.total or 1, 1)
-        filled = "#-" if plain else "━╌"
-        bar = filled[0] * min(done, _BAR) + filled[1] * (_BAR - min(done, _BAR))
-        if room > _BAR and state.total:
-            kept["bar"], room = bar, room - _BAR - 1
-        for text in filter(None, others):
-            if len(text) < room:
-                kept["first"], room = f"{kept.get('first', '')} {text}".strip(), room - len(text) - 1
-        styles = {"bar": "bar.complete", "steps": "progress.download", "left": "progress.remaining"}
-        kept |= {"steps": state.steps, "left": state.left}
-        order = ("name", "bar", "steps", "left", "pace", "first")
-        parts = [Text(kept[part], styles.get(part, "")) for part in order if part in kept]
-        return Text(" ", no_wrap=True, overflow="crop").join(parts)
 
 
 def _clock(seconds: float) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import inspect
-import itertools
-import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
-from jaxafl.device.content import content, content_of_class
+from jaxafl.callbacks.identity import source_of
+from jaxafl.device.content import content
 from jaxafl.models.metrics import falls, meant, reaches
 from jaxafl.options import UserError, check_number
 
@@ -26,26 +24,14 @@ def check_target(owner: str, metric: str, target: float) -> None:
     check_number(owner, metric, target, **({"least": 0, "most": 1} if metric.endswith("accuracy") else {}))
 
 
-def ends_of(callback: Any) -> dict[str, Any]:
-    """Returns what decides where a callback ends runs, as JSON; empty if it never ends one, or `until` has its limits.
-
-    A callback of the user's has its class, the arguments of its constructor that are attributes, and its methods.
-    """
-    kind, limits = type(callback), dict(getattr(callback, "limits_of_runs", {}))
-    code = getattr(inspect.unwrap(callback.chunk), "__code__", None)
-    if kind.__module__.partition(".")[0] == "jaxafl" or code is None or not _answers(code):
-        return limits
+def ends_of(callback: Any) -> Mapping[str, Any]:
+    """Returns what decides where a callback ends runs, as JSON; see `Callback.ends`."""
+    ends = getattr(callback, "ends", None)
+    if ends is not None:
+        return ends
+    kind = type(callback)
     given = {name: getattr(callback, name, None) for name in [*inspect.signature(kind.__init__).parameters][1:]}
-    return {"name": kind.__qualname__, **limits, **content(given), "methods": content_of_class(kind)}
-
-
-def _answers(code: types.CodeType) -> bool:
-    """Returns True unless the code of a function returns nothing but `None`."""
-    for before, one in itertools.pairwise(dis.get_instructions(code)):
-        value = before if one.opname == "RETURN_VALUE" else one
-        if "RETURN" in one.opname and (one.is_jump_target or not value.opname.endswith("_CONST") or value.argval):
-            return True
-    return False
+    return {"name": kind.__qualname__, **content(given), "source": source_of(kind)}
 
 
 class StopAt(Callback):
@@ -68,12 +54,7 @@ class StopAt(Callback):
             raise UserError("StopAt needs a metric and its target, e.g. StopAt(accuracy=0.9)")
         for name, target in targets.items():
             check_target(self.owner, name, target)
-        self.targets = targets
-
-    @property
-    def limits_of_runs(self) -> dict[str, float]:
-        """Limits that decide where a run ends, by name; empty if `until` has them."""
-        return self.targets
+        self.ends = self.targets = targets
 
     @classmethod
     def of_text(cls, text: str) -> StopAt:
@@ -92,8 +73,6 @@ class StopAt(Callback):
 
     def chunk(self, chunk: Chunk) -> str | None:
         for name, target in self.targets.items():
-            if name not in chunk.evaluation:
-                raise UserError(f"{self.owner}: there is no metric {name!r}; there are {', '.join(chunk.evaluation)}")
             value = chunk.evaluation[name]
             if reaches(value, target, falls(name, chunk.run.metrics, self.owner)):
                 return f"{name} {value:.6g} has reached {target:g}"
@@ -112,23 +91,20 @@ class StopAfter(Callback):
     """
 
     def __init__(self, simulated: float | None = None, wall: float | None = None) -> None:
-        if simulated is None and wall is None:
+        self.limits = {
+            name: limit for name, limit in {"simulated": simulated, "wall": wall}.items() if limit is not None
+        }
+        if not self.limits:
             raise UserError("StopAfter needs seconds, e.g. StopAfter(simulated=3600)")
-        self.limits = {"simulated": simulated, "wall-clock": wall}
         for name, limit in self.limits.items():
-            if limit is not None:
-                check_number("StopAfter", name, limit, above=0)
-
-    @property
-    def limits_of_runs(self) -> dict[str, float]:
-        """Limit of the simulated time by name; empty without it."""
-        limit = self.limits["simulated"]
-        return {} if limit is None else {"simulated": limit}
+            check_number("StopAfter", name, limit, above=0)
+        self.ends = {name: limit for name, limit in self.limits.items() if name == "simulated"}
 
     def chunk(self, chunk: Chunk) -> str | None:
-        for (name, limit), seconds in zip(self.limits.items(), (chunk.time, chunk.seconds), strict=True):
-            if limit is not None and seconds >= limit:
-                return f"{seconds:.6g} {name} seconds are over (of {limit:g})"
+        for name, limit in self.limits.items():
+            seconds, kind = (chunk.time, "simulated") if name == "simulated" else (chunk.seconds, "wall-clock")
+            if seconds >= limit:
+                return f"{seconds:.6g} {kind} seconds are over (of {limit:g})"
         return None
 
 
@@ -145,10 +121,7 @@ class Targets(StopAt):
         self.owner = f"{owner}, until"
         self.others = others
         super().__init__(**targets)
-
-    @property
-    def limits_of_runs(self) -> dict[str, float]:
-        return {}
+        self.ends = {}  # the limits of a run are compared anyway
 
     def check(self, run: Run) -> None:
         for name in self.targets:

@@ -38,13 +38,11 @@ class Saved(NamedTuple):
 _FILE = "checkpoint.npz"
 _ABOUT = "about"
 _UNFINISHED = ".part"
-_OF_ORBAX = "_CHECKPOINT_METADATA"  # the file that jaxafl 0.2 wrote; without it, its checkpoints are not found
 
 
 def numbers_in(folder: pathlib.Path) -> list[int]:
     """Returns the numbers of the checkpoints in a folder, sorted."""
-    found = (path.parent.name for name in (_FILE, _OF_ORBAX) for path in folder.glob(f"[0-9]*/{name}"))
-    return sorted({int(name) for name in found if name.isdigit()})
+    return sorted(int(path.parent.name) for path in folder.glob(f"[0-9]*/{_FILE}") if path.parent.name.isdigit())
 
 
 def newest(folder: pathlib.Path) -> tuple[Saved | None, list[int]]:
@@ -55,7 +53,7 @@ def newest(folder: pathlib.Path) -> tuple[Saved | None, list[int]]:
             return _read(folder, number), damaged
         except (MemoryError, ImportError, PermissionError):  # the checkpoint is intact, and must not be deleted
             raise
-        except Exception as error:  # zipfile, NumPy, JSON and TensorStore raise many kinds
+        except Exception as error:  # zipfile, NumPy and JSON raise many kinds
             damaged.append(number)
             why = f"{type(error).__name__}: {str(error)[:120]}"
             warnings.warn(f"checkpoint {number} in {folder} is damaged and passed over ({why})", stacklevel=2)
@@ -93,39 +91,18 @@ def _plain(dtype: np.dtype[Any]) -> Any:
 
 
 def _read(folder: pathlib.Path, number: int) -> Saved:
-    metadata, arrays = _content(folder / str(number))
-    if zlib.crc32(metadata["text"].encode()) != metadata["sum"]:
+    with np.load(folder / str(number) / _FILE) as file:
+        arrays = dict(file)
+    text = arrays.pop(_ABOUT).tobytes()
+    if zlib.crc32(text) != int(arrays.pop(f"{_ABOUT}/sum")):
         raise ValueError("its description has changed")
-    about = json.loads(metadata["text"])
+    about = json.loads(text)
     for name, (dtype, shape, known) in about["arrays"].items():
-        kind = jnp.dtype(dtype)
-        if not np.prod(shape):  # empty arrays are not stored
-            arrays[name] = np.zeros(shape, kind)
-        array = np.asarray(arrays[name])
-        array = array.view(kind) if array.dtype == _plain(kind) else array
-        if (str(array.dtype), list(array.shape), _sum(array)) != (dtype, shape, known):
+        array = arrays[name].view(jnp.dtype(dtype)) if np.prod(shape) else np.zeros(shape, jnp.dtype(dtype))
+        if (list(array.shape), _sum(array)) != (shape, known):
             raise ValueError(f"the array {name} has changed")
         arrays[name] = array
     return Saved(number, about, arrays)
-
-
-def _content(place: pathlib.Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the metadata of a checkpoint with its checksum, and its arrays."""
-    if (place / _FILE).exists():
-        with np.load(place / _FILE) as file:
-            arrays = dict(file)
-        return {"text": arrays.pop(_ABOUT).tobytes().decode(), "sum": int(arrays.pop(f"{_ABOUT}/sum"))}, arrays
-    import tensorstore
-
-    metadata = json.loads((place / _ABOUT / "metadata").read_text())
-
-    # Orbax would read the arrays concurrently; after an error its other readers outlive its event loop
-    def array(name: str) -> np.ndarray:
-        kept = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{place}/arrays/"}, "path": f"{name}/"}
-        return tensorstore.open({"driver": "zarr", "kvstore": kept}).result().read().result()
-
-    table = json.loads(metadata["text"])["arrays"]
-    return metadata, {name: array(name) for name, (_, shape, _) in table.items() if np.prod(shape)}
 
 
 def steps_made(folder: pathlib.Path) -> int:
@@ -203,11 +180,12 @@ def unflattened(like: Any, part: str, arrays: Mapping[str, np.ndarray], table: M
         ValueError: the part has more leaves, or, with `check`, leaves of other shapes or types.
     """
     leaves, structure = jax.tree.flatten(like)
-    found = [arrays[f"{part}/{number}"] for number in range(len(leaves))]
-    extra = f"{part}/{len(leaves)}" in table
-    if extra or (check and any((a.shape, a.dtype) != (b.shape, b.dtype) for a, b in zip(found, leaves, strict=True))):
+    names = [f"{part}/{number}" for number in range(len(leaves))]
+    fits = {name for name in table if name.startswith(f"{part}/")} == set(names)
+    found = [arrays[name] for name in names] if fits else leaves
+    if not fits or (check and [(a.shape, a.dtype) for a in found] != [(b.shape, b.dtype) for b in leaves]):
         raise UserError(
-            f"the checkpoint's {part} holds arrays of other shapes or types than this run's, as one of other options "
-            "or of another version of jaxafl does; name another folder, or the same options"
+            f"the checkpoint's {part} holds arrays of other shapes or types than this run's, as one of another version "
+            "of jaxafl does; name another folder"
         )
     return jax.tree.unflatten(structure, found)

@@ -13,8 +13,8 @@ from tyro.conf import Positional, arg
 from jaxafl import results
 from jaxafl.cli import tables
 from jaxafl.options import UserError, user_errors
+from jaxafl.study.comparison import gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
-from jaxafl.sweep.comparison_folder import gathered, is_comparison
 from jaxafl.sweep.folder import check_no_member, is_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command

@@ -22,8 +22,8 @@ from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.results.curves import check_at
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import compare as compare_methods
-from jaxafl.sweep import tune as tune_options
+from jaxafl.study import compare as compare_methods
+from jaxafl.study import tune as tune_options
 
 _PER_METHOD = {"server_steps", "eval_every", "precision", "attack", "data_dir", "download", "validation"}
 _PER_METHOD |= {"partition_seed", "partition_quantiles"}  # methods may differ in these, or the data are compared

@@ -9,8 +9,7 @@ from tyro.conf import arg
 
 from jaxafl.cli.commands import Files, named_results
 from jaxafl.options import UserError, user_errors
-from jaxafl.sweep.comparison import Comparison
-from jaxafl.sweep.comparison_folder import gathered
+from jaxafl.study.comparison import Comparison, gathered
 
 
 def report(

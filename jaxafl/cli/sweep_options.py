@@ -10,7 +10,7 @@ from tyro.conf import UseAppendAction, arg
 from jaxafl.callbacks.limits import Limited, limits_of
 from jaxafl.cli.options import Run
 from jaxafl.options import UserError
-from jaxafl.sweep.pool import dask_executor, process_pool, slurm_executor
+from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

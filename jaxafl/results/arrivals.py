@@ -95,32 +95,6 @@ def by_step(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]:
     return {name: (("step",), values) for name, values in found.items()}
 
 
-def renewed(result: xr.Dataset) -> xr.Dataset:
-    """Returns a result of an earlier version with the variables of the current version.
-
-    Version 0.1 called `arrived_at` and `started_at` `arrived` and `started`, `run_index` `run`, `client_id` `client`,
-    and the dimension `client` of a sweep `local_training`. Its counts were -1 or 0 in slots without an arrival.
-    """
-    if "client" in result and "arrival" in result["client"].dims:
-        result = result.rename({"client": "client_id"})
-    if "local_training" in result.dims:
-        result = result.rename({"local_training": "client"})
-    if "run_index" not in result and "run" in result and "client_id" in result:
-        result = result.rename({"run": "run_index"})
-    if "client_id" not in result or "arrived" not in result or "arrived_at" in result:
-        return result
-    if result["arrived"].dtype.kind == "b":
-        return result
-    mask = result["client_id"] >= 0
-    renamed = result.rename({field: name for field, name in _TIMES.items() if field in result})
-    counts = {name: renamed[name].where(mask).astype(float) for name in _COUNTS if name in renamed}
-    counts = {name: values.assign_attrs(renamed[name].attrs) for name, values in counts.items()}
-    means = {"step_arrivals": mask.sum("arrival"), "step_staleness": counts["staleness"].mean("arrival")}
-    if "local_loss" in renamed:
-        means["step_loss"] = renamed["local_loss"].mean("arrival")
-    return renamed.assign(counts | means | {"arrived": mask.assign_attrs(units="1")})
-
-
 def _means(values: np.ndarray, mask: np.ndarray, counts: np.ndarray) -> np.ndarray:
     total = np.where(mask, values, 0).sum(axis=1, dtype=float)
     return np.divide(total, counts, out=np.full(len(counts), np.nan), where=counts > 0)

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from jaxafl.options import UserError, as_path, shown
 from jaxafl.readers.replacing import replacing, temporary_path
-from jaxafl.results.arrivals import renewed
-from jaxafl.results.clients import along_population
-from jaxafl.results.points import with_finals
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -206,4 +203,5 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
             f"{path} is a NetCDF file but not a result of jaxafl: it has no dimension `step` or no attribute "
             "`jaxafl_version`; give a file that run(save=...), sweep(save=...) or the quickstart wrote"
         )
-    return with_finals(renewed(along_population(dataset)))
+    dataset.attrs = {name: getattr(value, "item", lambda value=value: value)() for name, value in dataset.attrs.items()}
+    return dataset

@@ -29,7 +29,7 @@ def at_once(asked: Any, devices: Sequence[Device], needed: Iterable[int]) -> int
         devices: the devices of that option.
         needed: bytes that a batch keeps, for each program.
     """
-    if asked not in (None, "all") or jax.default_backend() != "cpu" or jax.process_count() > 1:
+    if asked not in (None, "all") or jax.default_backend() != "cpu":
         return max(1, len(devices))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = host_bytes()

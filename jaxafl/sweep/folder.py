@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pathlib
 import shutil
+import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,43 +19,14 @@ from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in, steps_made
 from jaxafl.options import UserError, as_path
-from jaxafl.sweep.assemble import Dimension
+from jaxafl.sweep.assemble import Dimension, grid, without_steps
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
 _ABOUT = "sweep.json"
 _PLACES = "places.json"
-
-
-class Contents(NamedTuple):
-    """The result of a member without the values of its variables.
-
-    Attributes:
-        attrs: attributes of the result.
-        coords: name -> (dimensions, values, attributes); `None` for values means 0, 1, 2 ...
-        sizes: dimension -> length.
-        variables: name -> (dimensions, type, attributes).
-    """
-
-    attrs: dict[str, Any]
-    coords: dict[str, tuple[list[str], list[Any] | None, dict[str, Any]]]
-    sizes: dict[str, int]
-    variables: dict[str, tuple[list[str], str, dict[str, Any]]]
-
-    def shape_of(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a variable."""
-        return tuple(self.sizes[dim] for dim in self.variables[name][0])
-
-    def outline(self) -> xr.Dataset:
-        """Returns a dataset with the coordinates and attributes, without variables."""
-        import xarray as xr
-
-        coords = {
-            name: (dims, np.arange(self.sizes[dims[0]]) if values is None else np.asarray(values), attributes)
-            for name, (dims, values, attributes) in self.coords.items()
-        }
-        return xr.Dataset(coords=coords, attrs=dict(self.attrs))
+_OLD = 3600  # seconds after which a file that a process was writing is of one that was killed
 
 
 def is_sweep(folder: str | os.PathLike[str]) -> bool:
@@ -67,18 +40,6 @@ def check_no_member(folder: str | os.PathLike[str] | None, path: pathlib.Path | 
         return
     if path.name.startswith("member-"):
         raise UserError(f"{path} is the name of a member of the sweep, which would be lost; name another file")
-
-
-def contents_of(dataset: xr.Dataset) -> Contents:
-    """Returns the contents of a result."""
-    coords: dict[str, Any] = {}
-    for name, values in dataset.coords.items():
-        counted = values.ndim == 1 and np.array_equal(values, np.arange(values.size))
-        coords[str(name)] = (list(values.dims), None if counted else values.values.tolist(), dict(values.attrs))
-    variables: dict[str, Any] = {
-        str(name): (list(v.dims), v.dtype.str, dict(v.attrs)) for name, v in dataset.data_vars.items()
-    }
-    return Contents(dict(dataset.attrs), coords, {str(name): size for name, size in dataset.sizes.items()}, variables)
 
 
 class SweepFolder:
@@ -100,7 +61,6 @@ class SweepFolder:
         if not is_sweep(self.path):
             raise UserError(f"{self.path} is not the folder of a sweep: there is no {_ABOUT} in it")
         self.about: dict[str, Any] = json.loads((self.path / _ABOUT).read_text())
-        self.identity = self.about["identity"]
         self.changed = self.about["changed"]
 
     @classmethod
@@ -137,11 +97,12 @@ class SweepFolder:
                 )
             changed = "; ".join(filter(None, (known["changed"], new)))
         about = {"identity": identity, "changed": changed, "every": every, "keep": keep, "dims": dims, "steps": steps}
-        part = path / f"{_ABOUT}.part"
+        part = path / f"{_ABOUT}.{os.getpid()}.part"
         part.write_text(json.dumps(about, indent=1, default=str))
         part.replace(path / _ABOUT)
         for left in path.glob(".member-*.part*"):  # files of a killed process would stay for ever
-            left.unlink(missing_ok=True)
+            if time.time() - left.stat().st_mtime > _OLD:
+                left.unlink(missing_ok=True)
         if done := len(list(path.glob("member-*.nc"))):
             log_info(f"{done} members in {path} are finished")
         return cls(path)
@@ -159,9 +120,6 @@ class SweepFolder:
         except ValueError as error:
             warnings.warn(f"{error}: the member runs again", stacklevel=2)
             return None
-        for dataset in found:  # a file holds NumPy scalars, which JSON cannot write
-            numbers = {name: value.item() for name, value in dataset.attrs.items() if isinstance(value, np.generic)}
-            dataset.attrs |= numbers
         shutil.rmtree(self.batch(places), ignore_errors=True)
         return found
 
@@ -169,24 +127,14 @@ class SweepFolder:
         """Returns the checkpoint of a batch."""
         checkpoint = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], at_end=False)
         (self.batch(places) / _PLACES).write_text(json.dumps(list(places)))
-        checkpoint.accept(self.identity, self.about["steps"])
+        checkpoint.accept(self.about["identity"], self.about["steps"])
         return checkpoint
 
     def keep(self, places: Sequence[int], found: Sequence[xr.Dataset]) -> None:
         """Writes the results of a batch and deletes its checkpoints."""
         for place, dataset in zip(places, found, strict=True):
-            self.file(place).with_suffix(".json").write_text(json.dumps(contents_of(dataset), default=_item))
             results.save(dataset, self.file(place))
         shutil.rmtree(self.batch(places), ignore_errors=True)
-
-    def contents(self, place: int) -> Contents | None:
-        """Returns the contents of a member's result; `None` if it is not finished."""
-        if not self.file(place).is_file():
-            return None
-        about = self.file(place).with_suffix(".json")
-        return (
-            Contents(*json.loads(about.read_text())) if about.is_file() else contents_of(results.load(self.file(place)))
-        )
 
     def under_way(self) -> dict[int, int]:
         """Returns index of an unfinished member -> server steps of its newest checkpoint."""
@@ -215,5 +163,39 @@ class SweepFolder:
         return self.path / f"member-{place:05}.nc"
 
 
-def _item(value: Any) -> Any:
-    return value.tolist()  # JSON cannot write NumPy scalars
+def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
+    """Returns the result of a finished or unfinished sweep from its folder, in any process.
+
+    Members that are not finished have missing values. `server_steps_made` holds the progress of each member, and
+    `final_step` that of its last evaluation if it is finished. `member_error` is the error of a failed one.
+
+    Args:
+        folder: the folder of `sweep(folder=...)`.
+
+    Raises:
+        ValueError: the folder holds no sweep, no member is finished, or a file is damaged.
+    """
+    kept = SweepFolder(folder)
+    dims = [Dimension(*one) for one in kept.about["dims"]]
+    steps, shape = kept.about["steps"], tuple(len(dim.labels) for dim in dims)
+    places = range(math.prod(shape))
+    found = {place: results.load(kept.file(place)) for place in places if kept.are_finished([place])}
+    saved, errors = kept.under_way(), [kept.error(place) for place in places]
+    far = [found[place].sizes["step"] if place in found else saved.get(place, 0) for place in places]
+    if not found:
+        error = next(filter(None, errors), "")
+        raise UserError(f"no member of the sweep in {kept.path} is finished (server steps made: {max(far)}){error}")
+    first, *others = found.values()
+    missing = without_steps(first)
+    missing.attrs = {
+        name: value for name, value in first.attrs.items() if all(one.attrs.get(name) == value for one in others)
+    }
+    dataset = grid([found.get(place, missing).copy() for place in places], dims)
+    axes = tuple(dim.name for dim in dims)
+    meaning = {"units": "1", "long_name": f"server steps made, at most {steps}", "server_steps": steps}
+    dataset["server_steps_made"] = axes, np.reshape(far, shape), meaning
+    if any(errors):
+        dataset["member_error"] = axes, np.reshape(np.asarray(errors), shape)
+    if kept.changed:
+        dataset.attrs["resumed"] = kept.changed
+    return dataset

@@ -1,23 +1,42 @@
-"""The members of a sweep, and their division into batches."""
+"""The members of a sweep, their schedules, and their division into batches that share a program."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
+from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.checkpoint import Checkpoint
+from jaxafl.callbacks.hooks import CallbackHook, ProgressHook, run_with_hooks
+from jaxafl.callbacks.identity import identity
+from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
+from jaxafl.callbacks.stopping import ends_of
 from jaxafl.clock import Schedule
 from jaxafl.device import on_cpu
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.loop import Trained
+from jaxafl.engine.mesh import layout_of
+from jaxafl.engine.online import online
+from jaxafl.engine.planned import planned
 from jaxafl.engine.private import noise_of
+from jaxafl.engine.problem import Recording, Speed
 from jaxafl.engine.state import example_batch
-from jaxafl.options import check_whole, user_errors
+from jaxafl.engine.validate import evaluation_interval
+from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.assemble import Dimension
+from jaxafl.sweep.assemble import Dimension, dimensions
 from jaxafl.sweep.axes import Axis, is_static_path, replace_at
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    import xarray as xr
 
 # Most parameters of a model whose members are batched on a CPU. Larger models train faster one after another.
 _MOST_BATCHED = 50_000
@@ -65,77 +84,140 @@ def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Sequence[Dime
     return members
 
 
-class Scheduled:
-    """The schedules of members. Members with the same program and timing share one object."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Work:
+    """The definition of a sweep that all its processes and devices share.
 
-    def __init__(
-        self, members: Sequence[Member], axes: Sequence[Axis], server_steps: int | None, until: Mapping[str, float]
-    ) -> None:
-        """
-        Args:
-            members, axes: members and axes of the sweep.
-            server_steps: T, if given.
-            until: limits of time, updates, bytes or ε.
-        """
-        self.members = members
-        self.server_steps = server_steps
-        self.until = until
-        static = [_programs(axis, members[0].simulation) for axis in axes]
-        self.shared = []
-        for member in members:
-            along = list(zip(axes, static, member.position, strict=True))
+    Attributes:
+        simulation: the simulation to vary.
+        axes: the axes.
+        given: T, if the user gave it; `None` if the limits determine it.
+        eval_every: server steps between evaluations, if the user gave them.
+        seed: seed of the members, unless it is an axis.
+        most: most members of a batch per device; `None` chooses the fastest.
+        speed: options that change the speed of a run only.
+        recording: the recorded quantities of a run.
+        callbacks: callbacks of every member.
+        until: limits of time, updates, bytes or ε.
+        limits: all limits, including those that `callbacks` implement.
+    """
+
+    simulation: Simulation
+    axes: Sequence[Axis]
+    given: int | None
+    eval_every: int | None
+    seed: int
+    most: int | None
+    speed: Speed
+    recording: Recording
+    callbacks: Sequence[Callback] = ()
+    until: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    _limited: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
+    _schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
+
+    @functools.cached_property
+    def dims(self) -> list[Dimension]:
+        """The dimensions of the result."""
+        return dimensions(self.axes)
+
+    @functools.cached_property
+    def members(self) -> list[Member]:
+        """The members, in the order of the grid (the last axis fastest)."""
+        return members_of(self.simulation, self.axes, self.dims, self.seed)
+
+    @functools.cached_property
+    def server_steps(self) -> int:
+        """T of the longest member. Raises `ValueError` if neither the user nor a limit gives it."""
+        if self.given is not None:
+            return self.given
+        if not self.until:
+            raise UserError("sweep needs server_steps, or a limit of simulated time such as until={'time': 3600}")
+        for member in self.members:
+            if why := member.simulation.clock_sees_training:
+                raise UserError(f"sweep: the schedule depends on the training, because {why}: give server_steps")
+        return max(self.limited(place).server_steps for place in range(len(self.members)))
+
+    @functools.cached_property
+    def every(self) -> int:
+        """Server steps between evaluations."""
+        return evaluation_interval(self.eval_every, self.server_steps)
+
+    @functools.cached_property
+    def identity(self) -> dict[str, Any]:
+        """The fingerprint of the sweep."""
+        limits: dict[str, Any] = {"until": dict(self.limits)} if self.limits else {}
+        if stops := list(filter(None, map(ends_of, self.callbacks))):
+            limits["stops"] = stops  # finished members would keep the ends of before
+        how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
+        axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
+        speed = self.speed._replace(devices=())._asdict()
+        return identity(self.simulation.summary(), axes=axes, **how, **self.recording.asked, **speed)
+
+    def without_caches(self) -> Work:
+        """Returns a copy without schedules and members, for pickling."""
+        return dataclasses.replace(self)
+
+    # ---- members that share a program, and members that share a schedule too
+
+    @functools.cached_property
+    def shared(self) -> list[tuple[Any, Any]]:
+        """For each member, keys that are equal for members with the same program, and with the same schedule."""
+        static = [_programs(axis, self.members[0].simulation) for axis in self.axes]
+        found = []
+        for member in self.members:
+            along = list(zip(self.axes, static, member.position, strict=True))
             program = *(values[at] for _, values, at in along), *_form(member)
-            noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in until else ""
-            self.shared.append((program, (noise, *(at for axis, _, at in along if axis.changes_schedule))))
-        self.computed: dict[Any, Schedule] = {}
-        self.known: dict[Any, Limited] = {}
+            noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
+            found.append((program, (noise, *(at for axis, _, at in along if axis.changes_schedule))))
+        return found
 
     def limited(self, place: int) -> Limited:
         """Returns the length and the limits of a member."""
-        member = self.members[place]
-        key = self.shared[place]
-        if key not in self.known:
+        member, key = self.members[place], self.shared[place]
+        if key not in self._limited:
             with user_errors(member.where):
-                self.known[key] = Limited.of(
-                    "sweep", member.simulation, self.server_steps, self.until or None, member.seed
-                )
-        return self.known[key]
+                found = Limited.of("sweep", member.simulation, self.given, self.until or None, member.seed)
+                self._limited[key] = found
+        return self._limited[key]
 
-    def of(self, place: int) -> Schedule | None:
+    def schedule_of(self, place: int) -> Schedule | None:
         """Returns the schedule of a member; `None` if it depends on the training."""
-        member = self.members[place]
-        key = self.shared[place]
+        member, key = self.members[place], self.shared[place]
         if member.simulation.clock_sees_training:
             return None
-        if key not in self.computed:
+        if key not in self._schedules:
             with user_errors(member.where):
-                self.computed[key] = member.simulation.compute_schedule(self.limited(place).server_steps, member.seed)
-        return self.computed[key]
+                steps = self.limited(place).server_steps
+                self._schedules[key] = member.simulation.compute_schedule(steps, member.seed)
+        return self._schedules[key]
+
+    def forget_schedules(self) -> None:
+        """Frees the schedules, for a process whose memory would grow with every batch."""
+        self._schedules.clear()
 
     def bytes(self, places: Iterable[int]) -> Iterator[int]:
         """Yields, for one member of each program, the bytes of its kept versions and of its rows per client."""
         for place in {self.shared[place][0]: place for place in places}.values():
             one = self.members[place].simulation
-            schedule = self.of(place)
+            schedule = self.schedule_of(place)
             rows = one.data.num_clients if one.server.needs.client_rows or one.server.needs.client_models else 0
             rows += schedule.ring_slots if schedule else one.clock.in_flight(one.data.num_clients)
             yield 4 * rows * _num_parameters(one)
 
-    def batches(self, most: int | None, devices: int, processes: int = 1) -> list[list[int]]:
+    def batches(self, devices: int) -> list[list[int]]:
         """Returns the indices of the members of each batch. Members of a batch share a program.
 
         Args:
-            most: most members of a batch per device; `None` chooses the fastest.
             devices: number of devices that share the members of a batch. A single member uses one of them.
-            processes: number of processes that share the batches.
         """
-        places = range(len(self.members))
-        programs = _grouped(places, lambda place: self.shared[place][0])
+        programs = _grouped(range(len(self.members)), lambda place: self.shared[place][0])
         groups = [_grouped(group, lambda place: self.shared[place]) for group in programs]
-        return [batch for sharing in groups for batch in self._batches(sharing, most, devices, processes)]
+        return [batch for sharing in groups for batch in self._batches(sharing, devices)]
 
-    def _batches(self, sharing: list[list[int]], most: int | None, devices: int, processes: int) -> list[list[int]]:
-        first = self.members[sharing[0][0]].simulation
+    def _batches(self, sharing: list[list[int]], devices: int) -> list[list[int]]:
+        """Returns the batches of the members of one program; `sharing`: those with one schedule each."""
+        first, most = self.members[sharing[0][0]].simulation, self.most
         if first.clock_sees_training or (most is None and on_cpu() and _num_parameters(first) > _MOST_BATCHED):
             most = 1
         in_lockstep = not (self.until or on_cpu() or first.server.needs.client_rows or first.server.needs.client_models)
@@ -146,8 +228,52 @@ class Scheduled:
             count, few = sum(map(len, sharing)), _FEW // max(1, _num_parameters(first))
             batch = max(_BATCH, -(-count // _BATCHES), min(-(-count // 2), few))
             size = -(-size // -(-size // batch))
-        size = min(size, -(-sum(map(len, sharing)) // processes))
         return [members[at : at + size] for members in sharing for at in range(0, len(members), size)]
+
+    # ---- running a batch
+
+    def run(
+        self, places: Sequence[int], checkpoint: Checkpoint | None, progress_hook: ProgressHook, interrupts: Interrupts
+    ) -> list[xr.Dataset]:
+        """Runs a batch and returns the results of its members.
+
+        Args:
+            places: indices of the members.
+            checkpoint: the checkpoint of the batch, if it has one.
+            progress_hook: the hook of the reporter.
+            interrupts: the recorded signals.
+        """
+        batch = [self.members[place] for place in places]
+        limited = self.limited(places[0])  # members of a batch have the same length
+        watched = batch if self.callbacks else []
+        runs = [one.simulation.as_run(one.seed, limited.server_steps, self.recording, one.labels) for one in watched]
+        callback_hook = CallbackHook(self.callbacks, runs, several=True)
+        started = time.perf_counter()
+        execution = self.execution(places, checkpoint)
+
+        def finish(one: Member, trained: Trained) -> xr.Dataset:
+            return one.simulation.result(limited.noted(trained), one.seed)
+
+        finishes = [functools.partial(finish, one) for one in batch]
+        hooks = progress_hook, callback_hook, checkpoint, interrupts
+        return run_with_hooks(execution, limited.server_steps, self.every, started, *hooks, finishes)
+
+    def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
+        """Returns the execution of a batch before its first server step."""
+        batch = [self.members[place] for place in places]
+        computed = [self.schedule_of(place) for place in places]
+        devices = self.speed.devices if len(batch) > 1 else ()
+        layout = layout_of(batch[0].simulation.data, devices, members=True)
+        problems = [member.simulation.problem(member.seed, self.recording, layout) for member in batch]
+        schedules = [schedule for schedule in computed if schedule is not None]
+        origin = checkpoint.start() if checkpoint else None
+        if not schedules:
+            execution = online(problems[0], self.every, self.speed)
+            execution.limit = self.limited(places[0]).online_limit(problems[0])
+            return execution
+        if all(schedule is schedules[0] for schedule in schedules):
+            return planned(problems, schedules[0], self.every, self.speed, origin)
+        return lockstep(problems, schedules, self.every, self.speed)
 
 
 def _programs(axis: Axis, simulation: Simulation) -> list[tuple[int, ...]]:
@@ -178,7 +304,6 @@ def _grouped(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]
 
 
 def _num_parameters(simulation: Simulation) -> int:
-    model = simulation.model
-    data = simulation.data
+    model, data = simulation.model, simulation.data
     params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
     return sum(leaf.size for leaf in jax.tree.leaves(params))

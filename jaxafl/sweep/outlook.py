@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from jaxafl.device import buffers, devices_of
 from jaxafl.engine.problem import Speed
-from jaxafl.simulation import evaluation_interval
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.devices import DeviceExecutor, at_once
-from jaxafl.sweep.work import Work
+from jaxafl.sweep.members import Work
 
 _LONG_ENOUGH = 0.5  # seconds of server steps that are timed
 
@@ -60,15 +59,14 @@ def outlook(
         workers: number of workers of an executor, each as fast as this process.
     """
     first, varied = axes_of(simulation, axes)
-    every = evaluation_interval(eval_every, server_steps)
     chosen = devices_of(devices)
     speed = Speed(lanes, chunk, devices=tuple(chosen))
-    work = Work(first, varied, server_steps, every, seed, together, speed, first.recording(), ())
-    batches = work.schedules.batches(together, max(1, len(chosen)))
+    work = Work(first, varied, server_steps, eval_every, seed, together, speed, first.recording())
+    batches = work.batches(max(1, len(chosen)))
     separate = max(map(len, batches)) == 1 or len(chosen) < 2  # else all devices share each batch
     count = workers
     if workers == 1 and separate:
-        count = at_once(devices, chosen, work.schedules.bytes(range(len(work.members))))
+        count = at_once(devices, chosen, work.bytes(range(len(work.members))))
     count = min(len(batches), count)
     concurrent = count if workers == 1 and len(chosen) < 2 else 1  # threads of a CPU slow each other down
     executions = [work.execution(places) for places in batches[:concurrent]]
@@ -76,7 +74,7 @@ def outlook(
     threads = DeviceExecutor(chosen[:1], concurrent)
     held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
     total = execution.row_of(server_steps)
-    chunk_end = min(one.row_of(every) for one in executions)
+    chunk_end = min(one.row_of(work.every) for one in executions)
     done = 0
     taken = 0.0
     pace = 0.0
@@ -89,7 +87,7 @@ def outlook(
         pace = taken / (until - done)
         done = until
     threads.close()
-    programs = len({program for program, _ in work.schedules.shared})
+    programs = len({program for program, _ in work.shared})
     return Outlook(
         members=len(work.members),
         programs=programs,

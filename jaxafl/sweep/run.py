@@ -10,29 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from typing import TYPE_CHECKING, Any
 
-import jax
-
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
-from jaxafl.callbacks.hooks import ProgressHook
+from jaxafl.callbacks.hooks import ProgressHook, SharedOptions
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import limits_of
-from jaxafl.callbacks.options import SharedOptions
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
 from jaxafl.engine.problem import Observe, Speed
 from jaxafl.engine.validate import evaluation_interval
-from jaxafl.options import check_whole, named
+from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import pods
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import Axis, axes_of
 from jaxafl.sweep.devices import DeviceExecutor, at_once
-from jaxafl.sweep.executors import ExecutorRun, check_executor
-from jaxafl.sweep.folder import SweepFolder, check_no_member
-from jaxafl.sweep.gather import gather
-from jaxafl.sweep.work import Work
+from jaxafl.sweep.executors import check_executor, run_in
+from jaxafl.sweep.folder import SweepFolder, check_no_member, gather
+from jaxafl.sweep.members import Work
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -43,7 +38,7 @@ class SweepOptions(SharedOptions, total=False):
 
     together: int | None
     executor: Any
-    retries: int
+    part: tuple[int, int] | None
 
 
 @named
@@ -70,7 +65,7 @@ def sweep(
     keep: int = 2,
     devices: Any = None,
     executor: Any = None,
-    retries: int = 2,
+    part: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     """Runs a simulation for every combination of values.
 
@@ -78,10 +73,10 @@ def sweep(
     that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ only in numbers
     of the server or the client share schedule, plan and mini-batches, and are batched under one `vmap`. Members with
     different schedules (seeds, clock numbers) advance in lockstep on an accelerator, unless the sweep has exact limits
-    or the server has rows per client. Elsewhere each schedule has batches of its own, and each member whose schedule
-    depends on the training. On a CPU a batch has at most four members, or more of small models or if there would be
-    over eight batches, and models of more than 50,000 parameters are not batched. Its batches run concurrently, one per
-    core (see `devices`). Each member has the results of a separate run.
+    or the server has rows per client. Otherwise members are batched only if they share a schedule; a member whose
+    schedule depends on training runs alone. On a CPU a batch has at most four members, or more of small models or if
+    there would be over eight batches, and models of more than 50,000 parameters are not batched. Its batches run
+    concurrently, one per core (see `devices`). Each member has the results of a separate run.
 
     Args:
         simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.
@@ -105,14 +100,14 @@ def sweep(
         checkpoint_every, keep: as in `Simulation.run`.
         devices: devices of this process: `"all"`, a number or a list; `None` takes JAX's default device. They share the
             members of a batch, or run single members concurrently. A CPU with `None` or `"all"` runs one batch per core
-            while they fit a quarter of its memory; with `devices=1` one after another. Processes that make the same
-            call under `jax.distributed` share the batches, and the first one writes `save`.
+            while they fit a quarter of its memory; with `devices=1` one after another.
         executor: runs the batches in other processes: an object whose `submit(function, *args)` returns an object with
-            `done()` and `result()`, or a function that makes one, which replaces a broken process pool. Examples are
-            `jaxafl.process_pool(4)`, Dask's `client.get_executor()` and submitit's `AutoExecutor`. Needs a `folder` on
-            a shared file system. A batch whose worker died resumes from its checkpoint.
-        retries: retries of a batch that ends with an error in an executor. After the last, its members have missing
-            values, and `member_error` holds the error.
+            `done()` and `result()`, or a function that makes one. Examples are `jaxafl.process_pool(4)`, Dask's
+            `client.get_executor()` and submitit's `AutoExecutor`. Needs a `folder` on a shared file system. Members of
+            a batch that ends with an error have missing values, and `member_error` holds the error; the same call
+            resumes them.
+        part: `(i, n)`: runs only the batches i, i + n, i + 2n ... (0 <= i < n), for n jobs that share a `folder`. Every
+            job returns what is finished, as `jaxafl.gather(folder)` does.
 
     Returns:
         A dataset as from `Simulation.run`, with one leading dimension per axis, named by its path. Attributes of a run
@@ -124,7 +119,7 @@ def sweep(
         ValueError, TypeError: an axis or a value cannot work; raised before the first run.
         OSError: `save` or `folder` cannot be written.
         MemoryError: a batch does not fit.
-        RuntimeError: workers of an executor do not begin, or an executor that nothing makes anew has broken.
+        RuntimeError: an executor is broken, because a worker has died.
 
     An exception in this process, such as `jaxafl.callbacks.Interrupted`, carries the results so far as `dataset`.
 
@@ -143,57 +138,66 @@ def sweep(
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
     recording = first.recording(observe, diagnostics, metrics)
-    if together is not None:
-        check_whole("sweep", "together", together)
+    for name, number in {"together": together, "server_steps": server_steps}.items():
+        if number is not None:
+            check_whole("sweep", name, number)
     limits = limits_of("sweep", until)
     if not limits.exact:
         _check_equal_work(varied, server_steps)
     chosen = devices_of(devices)
-    check_executor(executor, folder, devices, retries)
+    if executor is not None:
+        check_executor(executor, folder, devices)
+    share = _checked(part, folder)
     speed = Speed(lanes, chunk, deterministic, tuple(chosen))
     watchers = [*check_callbacks(callbacks), *limits.stops]
-    given = server_steps if server_steps is None else check_whole("sweep", "server_steps", server_steps)
-    asked = Work(
-        first, varied, given or 0, 0, seed, together, speed, recording, watchers, limits.exact, given, dict(until or {})
-    )
+    how = speed, recording, watchers, limits.exact, dict(until or {})
+    work = Work(first, varied, server_steps, eval_every, seed, together, *how)
     if watchers:
         models = {
             (id(one.simulation.model), id(one.simulation.data), id(one.simulation.client.personal)): one
-            for one in asked.members
+            for one in work.members
         }
-        runs = [one.simulation.as_run(one.seed, given or 0, recording, one.labels) for one in models.values()]
+        runs = [one.simulation.as_run(one.seed, server_steps or 0, recording, one.labels) for one in models.values()]
         check_watchers(watchers, runs)
-    work = asked.ending(lambda steps: evaluation_interval(eval_every, steps))
-    server_steps = work.server_steps
+    steps, kept = work.server_steps, None
+    evaluation_interval(eval_every, steps)  # raises before anything is renamed
     renew(watchers, folder)
-    kept = None
     if folder is not None:
-        how = folder, work.identity, checkpoint_every, keep, work.dims, server_steps
-        kept = pods.one_by_one(lambda: SweepFolder.begun(*how))
-    batches = work.schedules.batches(together, max(1, len(chosen)), jax.process_count())
+        kept = SweepFolder.begun(folder, work.identity, checkpoint_every, keep, work.dims, steps)
+    batches = work.batches(max(1, len(chosen)))[share]
+    left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
-        left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
         for place in left:
-            work.schedules.of(place)
-    about = f"sweep of {len(work.members)}", server_steps * len(batches)
+            work.schedule_of(place)
+    about = f"sweep of {len(work.members)}", steps * len(batches)
     with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
-        if executor is None:
-            with pods.failing():
-                count = at_once(devices, chosen, work.schedules.bytes(left))
-                local = pods.local_batches(batches)
-                ended = _run_batches(work, local, kept, DeviceExecutor(chosen, count), reporter, interrupts)
-            parts = pods.all_gather_objects(ended)
-            dataset = assembled(work.members, work.dims, {place: one for part in parts for place, one in part.items()})
+        if executor is not None and kept is not None:
+            run_in(executor, work, batches, kept, reporter, interrupts)
         else:
-            assert kept is not None  # checked
-            ExecutorRun(work, batches, kept, executor, retries).run(reporter, interrupts)
-            dataset = gather(kept.path)
+            threads = DeviceExecutor(chosen, at_once(devices, chosen, work.bytes(left)))
+            ended = _run_batches(work, batches, kept, threads, reporter, interrupts)
+    if kept is not None and (executor is not None or part is not None):
+        dataset = gather(kept.path)
+    else:
+        dataset = assembled(work.members, work.dims, ended)
     if kept and kept.changed:
         dataset.attrs["resumed"] = kept.changed
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
-    if path is not None and jax.process_index() == 0:
+    if path is not None:
         results.keep(dataset, path)
     return warned(dataset)
+
+
+def _checked(part: Any, folder: Any) -> slice:
+    """Returns the batches of a part of a sweep. Raises `ValueError` if the part is none, or if there is no folder."""
+    if part is None:
+        return slice(None)
+    whole = isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(number, int) for number in part)
+    if not whole or not 0 <= part[0] < part[1]:
+        raise UserError(f"sweep: part is {shown(part)}; expected (i, n) with 0 <= i < n, as part=(0, 4)")
+    if folder is None:
+        raise UserError("sweep: part is given without folder; expected a folder that all parts share. Give folder=...")
+    return slice(part[0], None, part[1])
 
 
 def _check_equal_work(axes: Sequence[Axis], server_steps: int | None) -> None:

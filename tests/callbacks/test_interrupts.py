@@ -92,17 +92,6 @@ def test_a_sweep_returns_what_is_done(devices: int | None) -> None:
 
 
 @pytest.mark.slow
-def test_handlers_of_ones_own_stay() -> None:
-    noticed: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, frame: noticed.append(number))
-    try:
-        simulation().run(12, eval_every=4, callbacks=Signals(signal.SIGTERM))
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert noticed == [signal.SIGTERM]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("ignored", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_that_is_ignored_stays_so(ignored: int) -> None:
     """As in a process that a script starts behind `&`; the others end the run."""
@@ -148,10 +137,3 @@ def test_the_command_line_says_so_and_resumes(tmp_path: pathlib.Path, monkeypatc
     assert afl.load(output).sizes["step"] == 12
     assert main(["resume", str(tmp_path)]) == 2
     assert "is not the --folder of a run, sweep, comparison or search" in capsys.readouterr().err
-
-
-def test_a_folder_of_python_goes_on_with_the_same_call(tmp_path: pathlib.Path, capsys: Any) -> None:
-    assert main(["resume", str(tmp_path)]) == 2
-    assert "there is no command.json in it. A folder of a call in Python goes on with the same call" in (
-        " ".join(capsys.readouterr().err.split())
-    )

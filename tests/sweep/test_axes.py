@@ -10,25 +10,10 @@ import pytest
 import scipy.stats
 
 import jaxafl as afl
-from jaxafl.callbacks.stopping import ends_of
-from jaxafl.callbacks.within import Within
+from tests.callbacks.test_identity import Patience
 from tests.sweep.conftest import simulation
 
 STEPS, EVERY = 6, 3
-
-
-@pytest.mark.slow
-def test_options_that_vary_together() -> None:
-    sim, rows = simulation(), [(0.5, 0.1), (1, 0.2)]
-    pair = ("server.learning_rate", "client.learning_rate")
-    found = afl.sweep(sim, {pair: rows, "seed": [0, 3]}, STEPS, eval_every=EVERY)
-    assert found.accuracy.dims == ("together", "seed", "evaluation")
-    assert found["server.learning_rate"].values.tolist() == [0.5, 1.0]
-    assert found["client.learning_rate"].values.tolist() == [0.1, 0.2]
-    client = dataclasses.replace(sim.client, hyperparameters=sim.client.hyperparameters | {"learning_rate": 0.2})
-    one = dataclasses.replace(sim, client=client, server=afl.server.fedbuff(1.0))
-    alone = one.run(STEPS, eval_every=EVERY, seed=3)
-    np.testing.assert_allclose(found.loss.values[1, 1], alone.loss.values, rtol=2e-5)
 
 
 @pytest.mark.slow
@@ -132,50 +117,12 @@ def test_a_folder_keeps_the_targets_that_end_its_members(tmp_path: Any) -> None:
         afl.sweep(simulation(), **how)
 
 
-class Patience(afl.callbacks.Callback):
-    def __init__(self, evaluations: int) -> None:
-        self.evaluations = evaluations
-
-    def begin(self, run: Any) -> None:
-        self.waited = 0
-
-    def chunk(self, chunk: Any) -> str | None:
-        self.waited += 1
-        return "patience is over" if self.waited >= self.evaluations else None
-
-
-class Logger(afl.callbacks.Callback):
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def chunk(self, chunk: Any) -> None:
-        if chunk.start:
-            return
-        with open(self.name, "a") as file:
-            file.write(str(chunk.time))
-
-
-def test_what_decides_where_callbacks_of_ones_own_end_runs() -> None:
-    used = Patience(2)
-    used.begin(None)
-    assert ends_of(used) == ends_of(Patience(2)) != ends_of(Patience(3))
-    assert ends_of(Patience(2))["evaluations"] == 2
-    assert ends_of(Within(Patience(2), {})) == ends_of(Patience(2))
-
-    class Longer(Patience):
-        def chunk(self, chunk: Any) -> str | None:
-            return super().chunk(chunk) if chunk.start > 9 else None
-
-    assert ends_of(Longer(2)) != ends_of(Patience(2))
-    assert ends_of(Logger("a")) == ends_of(afl.callbacks.Csv("log.csv")) == {}
-
-
 @pytest.mark.slow
 def test_a_folder_keeps_the_callbacks_of_ones_own_that_end_its_members(tmp_path: Any) -> None:
     how = dict(axes={"seed": [0]}, server_steps=STEPS, eval_every=EVERY, folder=tmp_path / "sweep")
     ended = afl.sweep(simulation(), **how, callbacks=Patience(2))
-    again = afl.sweep(simulation(), **how, callbacks=[Patience(2), Logger(str(tmp_path / "log"))])
+    again = afl.sweep(simulation(), **how, callbacks=[Patience(2), afl.callbacks.Csv(tmp_path / "log.csv")])
     assert ended.sizes["evaluation"] == again.sizes["evaluation"] == 2
     for others in ((), Patience(1)):
-        with pytest.raises(ValueError, match=r"holds something else: run\.stops was \[\{'evaluations': 2"):
+        with pytest.raises(ValueError, match=r"run\.stops was \[\{.name.: .Patience., .evaluations.: 2"):
             afl.sweep(simulation(), **how, callbacks=others)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import pathlib
 import re
@@ -15,7 +14,6 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl.callbacks.base import Callback
-from jaxafl.sweep.same_data import check_methods
 from tests.sweep.conftest import differing, simulation
 
 SEEDS = [0, 3]
@@ -81,19 +79,6 @@ def test_on_another_clock_the_runs_of_a_client_take_the_same_times_and_batches(m
 
 
 @pytest.mark.slow
-def test_the_dataset_holds_the_evaluations_of_all_methods(made: afl.Comparison) -> None:
-    assert made.dataset.accuracy.dims == ("method", "seed", "evaluation")
-    assert made.dataset.accuracy.shape == (3, 2, 7)
-    assert made.dataset.method.values.tolist() == list(made.results) == ["FedBuff", "FADAS", "FedAsync"]
-    assert np.isnan(made.dataset.accuracy.values[:2, :, 5:]).all() and not np.isnan(made.dataset.accuracy[2]).any()
-    alone = methods()["FADAS"].run(8, eval_every=2, seed=3)
-    np.testing.assert_array_equal(made.results["FADAS"].accuracy[1], alone.accuracy)
-    np.testing.assert_allclose(made.dataset.eval_time[1, 1, :5], alone.eval_time)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        made.results = {}  # type: ignore[misc]
-
-
-@pytest.mark.slow
 def test_summaries_and_differences_are_paired_by_seed(made: afl.Comparison) -> None:
     last = {name: result.loss.values[:, -1] for name, result in made.results.items()}
     for name, found in made.summary("loss").items():
@@ -129,14 +114,10 @@ def test_a_metric_that_is_infinite_at_the_end_has_not_the_value_of_an_earlier_ev
 
 def test_a_method_with_a_run_that_failed_has_no_mean() -> None:
     two = artificial(a=[[0.1, 0.5], [0.1, 0.7]], b=[[0.1, 0.9], [0.1, np.nan]])
-    assert two.failed == {"b": [1]}
-    assert two.summary()["a"].mean == pytest.approx(0.6)
-    assert np.isnan(two.summary()["b"].mean)
+    assert two.failed == {"b": [1]} and np.isnan(two.summary()["b"].mean)
     assert two.differences("a")["b"].verdict == "not decided"
-    assert two.time_to(0.8)["b"].reached.tolist() == [True, False]
-    assert two.time_to(0.8)["b"].at.tolist() == [10.0, np.inf]
-    assert "failed (1/2)" in two.table()
-    assert "**60 ± 14**" in two.table()
+    assert (two.time_to(0.8)["b"].at.tolist(), two.time_to(0.8)["b"].reached.tolist()) == ([10, np.inf], [True, False])
+    assert "failed (1/2)" in two.table() and "**60 ± 14**" in two.table()
 
 
 def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
@@ -219,25 +200,6 @@ def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
         afl.Comparison.gather(tmp_path)
 
 
-@pytest.mark.slow
-def test_a_target_ends_runs() -> None:
-    found = afl.compare({"a": methods()["FedBuff"]}, 1, 30, until={"loss": 0.95}, eval_every=1)
-    losses = found.results["a"].loss.values[0]
-    assert losses[-1] <= 0.95 < losses[:-1].min() and len(losses) < 31
-    assert found.time_to(0.95, "loss", axis="server_steps")["a"].at.tolist() == [len(losses) - 1]
-
-
-@pytest.mark.slow
-def test_an_executor_and_devices_share_the_seeds(made: afl.Comparison, tmp_path: pathlib.Path) -> None:
-    one = {"FADAS": methods()["FADAS"]}
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        apart = afl.compare(one, SEEDS, 8, eval_every=2, folder=tmp_path, executor=pool)
-    spread = afl.compare(one, SEEDS, 8, eval_every=2, devices=1)
-    for found in (apart, spread):
-        np.testing.assert_array_equal(found.dataset.loss[0], made.dataset.loss[1, :, :5])
-        assert found.table() == afl.Comparison({"FADAS": made.results["FADAS"]}).table()
-
-
 def test_invalid_options_raise_before_any_run(tmp_path: pathlib.Path) -> None:
     one, online = methods()["FedBuff"], simulation("online")
     for wrong, said in (
@@ -286,11 +248,6 @@ def test_the_figure_shows_medians_where_all_seeds_are() -> None:
     assert matplotlib.colors.same_color(bands[0].get_facecolor()[0][:3], first.get_color())
 
 
-def test_a_target_that_all_runs_reach_at_once() -> None:
-    table = artificial(one=[[0.5, 0.6], [0.5, 0.7]], other=[[0.1, 0.2], [0.1, 0.3]]).table(targets=[0.5])
-    assert "0 (2/2)" in table and "never (0/2)" not in table and "> 10 (0/2)" in table
-
-
 def test_methods_on_different_data_are_refused() -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.arange(40) % 3
     pooled = afl.data.Dataset("toy", x, y, x[:9], y[:9], 3, afl.data.cast())
@@ -315,7 +272,7 @@ def test_methods_on_different_data_are_refused() -> None:
         afl.compare({"a": iid, "b": on(tested.partition(afl.data.iid(4)))}, 2, 1)
     again = on(pooled.partition(afl.data.iid(4)))  # the same, made again
     assert again.data is not iid.data
-    check_methods({"a": iid, "b": again})
+    assert afl.compare({"a": iid, "b": again}, 2, 1).seeds == [0, 1]
 
 
 def test_files_that_say_that_their_data_differ_are_refused() -> None:

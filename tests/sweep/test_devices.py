@@ -21,12 +21,11 @@ from flax import linen as nn
 import jaxafl as afl
 from jaxafl.device import compilation
 from jaxafl.device.rows import AXIS
-from jaxafl.engine import batched
 from jaxafl.engine.mesh import shard
 from jaxafl.engine.problem import Layout, MemberHyperparameters, Speed
 from jaxafl.sweep import devices
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.work import Work
+from jaxafl.sweep.members import Work
 from tests.on_devices import OF_MANY
 from tests.sweep.conftest import differing, simulation
 
@@ -125,8 +124,7 @@ def test_what_members_keep_counts_all_versions_in_flight() -> None:
     """One of 200 · 4 + 4 + 4 · 3 + 3 numbers of four bytes for each of the four clients in flight, at least."""
     for kind in ("planned", "online"):
         axes = axes_of(simulation(kind), {"seed": [0]})
-        work = Work(axes[0], axes[1], 4, 4, 0, None, Speed(), axes[0].recording(), ())
-        (kept,) = work.schedules.bytes([0])
+        (kept,) = Work(*axes, 4, 4, 0, None, Speed(), axes[0].recording()).bytes([0])
         assert 4 * 4 * 819 <= kept <= 3 * 4 * 4 * 819
 
 
@@ -140,21 +138,8 @@ def test_small_models_are_batched_by_their_size(width: int, most: int) -> None:
         data.partition(afl.data.iid(2)), model, afl.Client(learning_rate=0.1, steps=1), afl.server.fedasync(0.1), clock
     )
     base, axes = axes_of(sim, {"client.learning_rate": np.geomspace(0.01, 1, 49).tolist()})
-    batches = Work(base, axes, 4, 4, 0, None, Speed(), base.recording(), ()).schedules.batches(None, 1)
+    batches = Work(base, axes, 4, 4, 0, None, Speed(), base.recording()).batches(1)
     assert max(map(len, batches)) == most and sorted(place for batch in batches for place in batch) == list(range(49))
-
-
-@pytest.mark.slow
-def test_members_are_evaluated_at_once_where_their_results_stay_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The metrics do not depend on it."""
-    axes = {"client.learning_rate": [0.01, 0.02, 0.05]}
-    at_once, kept = afl.sweep(simulation("planned"), axes, 4, eval_every=2), set(compilation._programs)
-    monkeypatch.setattr(batched, "CACHE", 0)
-    compilation._programs.clear()
-    in_turn = afl.sweep(simulation("planned"), axes, 4, eval_every=2)
-    assert kept - set(compilation._programs)
-    for name in ("loss", "accuracy"):
-        np.testing.assert_allclose(at_once[name], in_turn[name], rtol=1e-5)
 
 
 def test_threads_that_need_the_same_program_compile_it_once() -> None:
@@ -172,13 +157,6 @@ def test_threads_that_need_the_same_program_compile_it_once() -> None:
     assert sorted(new for _, new in found) == [False] * 7 + [True]
 
 
-@pytest.mark.slow
-def test_one_device_of_the_list() -> None:
-    axes = {"server.learning_rate": [0.5, 1.0]}
-    expected = afl.sweep(simulation(), axes, 6, eval_every=3)
-    assert differing(afl.sweep(simulation(), axes, 6, eval_every=3, devices=[jax.devices()[0]]), expected) == []
-
-
 @pytest.mark.parametrize(
     ("devices", "kind", "message"),
     [
@@ -186,7 +164,7 @@ def test_one_device_of_the_list() -> None:
         (99, ValueError, "JAX has .* of kind"),
         ("some", TypeError, 'must be "all", a number, or a list'),
         ([1], TypeError, "must be"),
-        (True, TypeError, "must be"),
+        ([jax.devices()[0]] * 2, ValueError, "names a device twice"),
     ],
 )
 def test_bad_devices(devices: Any, kind: type[Exception], message: str) -> None:
@@ -194,9 +172,3 @@ def test_bad_devices(devices: Any, kind: type[Exception], message: str) -> None:
         afl.sweep(simulation(), {"seed": [0]}, 4, devices=devices)
     with pytest.raises(kind, match=message):
         simulation().run(4, devices=devices)
-
-
-def test_a_repeated_device_raises() -> None:
-    device = jax.devices()[0]
-    with pytest.raises(ValueError, match="names a device twice"):
-        afl.sweep(simulation(), {"seed": [0]}, 4, devices=[device, device])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import pathlib
-import random
 import signal
 import threading
 import time
-import types
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
@@ -20,7 +17,6 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.sweep import executors
 from tests.sweep.conftest import differing, simulation
 
 STEPS, EVERY = 8, 4
@@ -58,18 +54,9 @@ def test_the_result_is_that_of_one_process(tmp_path: pathlib.Path) -> None:
     assert executor.calls == 2 and differing(again, found) == []  # two batches, of a schedule each
 
 
-@pytest.mark.slow
-def test_workers_that_die_use_up_no_retries(tmp_path: pathlib.Path) -> None:
-    """Here they die before they begin, which may happen in a queue; not for ever."""
-    executor = Here(lambda call: OSError("the node is gone") if call <= 4 else None)
-    found = afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, executor=executor, folder=tmp_path, retries=0)
-    assert differing(found, expected()) == [] and executor.calls == 6
-
-
-def test_workers_that_never_begin_end_the_sweep(tmp_path: pathlib.Path) -> None:
-    executor = Here(lambda call: OSError("no such partition"))
-    with pytest.raises(RuntimeError, match="workers do not begin: OSError: no such partition"):
-        afl.sweep(simulation(), AXES, STEPS, executor=executor, folder=tmp_path)
+class Locked(afl.callbacks.Callback):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
 
 
 class Fragile(afl.callbacks.Callback):
@@ -87,17 +74,17 @@ class Fragile(afl.callbacks.Callback):
 def test_a_batch_that_fails_every_time_is_missing_and_named(tmp_path: pathlib.Path) -> None:
     executor, mended = Here(), tmp_path / "mended"
     how: dict[str, Any] = dict(eval_every=EVERY, executor=executor, folder=tmp_path / "sweep")
-    how |= dict(callbacks=Fragile(mended), retries=2)
-    with pytest.warns(UserWarning, match="given up in the sweep at seed=1.*after 3 errors: ValueError: this seed does"):
+    how |= dict(callbacks=Fragile(mended))
+    with pytest.warns(UserWarning, match="not finished in the sweep at seed=1.*: ValueError: this seed does"):
         found = afl.sweep(simulation(), AXES, STEPS, **how)
-    assert executor.calls == 1 + 3
+    assert executor.calls == 2
     assert np.isnan(found.loss.sel(seed=1)).all() and np.isfinite(found.loss.sel(seed=0)).all()
     assert found.server_steps_made.values.tolist() == [[STEPS, STEPS], [0, 0]]
     assert (found.member_error.sel(seed=0) == "").all()
     assert all("this seed does not work" in str(text) for text in found.member_error.sel(seed=1).values)
     mended.touch()  # whoever starts it again runs what is missing
     again = afl.sweep(simulation(), AXES, STEPS, **how)
-    assert executor.calls == 5 and "member_error" not in again and differing(again, expected()) == []
+    assert executor.calls == 3 and "member_error" not in again and differing(again, expected()) == []
 
 
 @pytest.mark.slow
@@ -119,30 +106,13 @@ def test_an_unfinished_sweep_can_be_gathered(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_gathered_values_are_read_when_they_are_used(tmp_path: pathlib.Path) -> None:
-    made = afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, folder=tmp_path)
-    found = afl.gather(tmp_path)
-    (tmp_path / "member-00000.nc").unlink()
-    np.testing.assert_array_equal(found.loss[1, 1].values, made.loss.values[1, 1])
-    np.testing.assert_array_equal(found.client_id[1, :, 2:5, 0].values, made.client_id.values[1, :, 2:5, 0])
-    np.testing.assert_array_equal(found.loss.isel(seed=[1], evaluation=[0, 2]), made.loss.values[1:, :, [0, 2]])
-    with pytest.raises(FileNotFoundError):
-        _ = found.loss[0, 0].values
-
-
-@pytest.mark.slow
 def test_members_of_other_shapes_are_gathered(tmp_path: pathlib.Path) -> None:
     axes = {"clock.buffer": [1, 2], "seed": [0, 1]}
     made = afl.sweep(simulation(), axes, until={"updates": STEPS}, eval_every=EVERY, folder=tmp_path)
     assert made.final_step.values.tolist() == [[STEPS, STEPS], [STEPS // 2, STEPS // 2]]
-    gathered = afl.gather(tmp_path).load()
+    gathered = afl.gather(tmp_path)
     assert differing(gathered, made) == []
     np.testing.assert_array_equal(gathered.server_steps_made, made.final_step)
-
-
-def test_a_folder_that_is_no_sweep(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match="is not the folder of a sweep"):
-        afl.gather(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +125,9 @@ def test_a_folder_that_is_no_sweep(tmp_path: pathlib.Path) -> None:
         (dict(executor=lambda: 3), TypeError, "the function has made 3, which has no method submit"),
         (dict(executor=Here(), folder=None), ValueError, "needs a folder"),
         (dict(executor=Here(), devices="all"), ValueError, "leaves devices to the workers"),
-        (dict(executor=Here(), retries=-1), ValueError, "retries"),
+        (dict(part=(0, 2), folder=None), ValueError, "part is given without folder"),
+        (dict(part=(2, 2)), ValueError, r"part is \(2, 2\); expected \(i, n\) with 0 <= i < n"),
+        (dict(executor=Here(), callbacks=Locked()), ValueError, "cannot be sent to other processes .*lock"),
     ],
 )
 def test_bad_executors(how: dict[str, Any], kind: type[Exception], message: str, tmp_path: pathlib.Path) -> None:
@@ -163,131 +135,38 @@ def test_bad_executors(how: dict[str, Any], kind: type[Exception], message: str,
         afl.sweep(simulation(), AXES, STEPS, **{"folder": tmp_path, **how})
 
 
-def test_something_that_cannot_be_shipped(tmp_path: pathlib.Path) -> None:
-    callback = Fragile(tmp_path)
-    callback.lock = threading.Lock()  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match=r"cannot be sent to other processes .*lock.*inside the function"):
-        afl.sweep(simulation(), AXES, STEPS, folder=tmp_path, executor=Here(), callbacks=callback)
-
-
-def test_bad_pools() -> None:
-    with pytest.raises(ValueError, match="workers must be at least 1"):
-        afl.process_pool(0)
+@pytest.mark.slow
+def test_parts_of_a_sweep_share_a_folder(tmp_path: pathlib.Path) -> None:
+    """As jobs of a cluster do; each returns what is finished."""
+    how: dict[str, Any] = {"eval_every": EVERY, "folder": tmp_path}
+    first = afl.sweep(simulation(), AXES, STEPS, part=(0, 2), **how)
+    assert first.server_steps_made.values.tolist() == [[STEPS, STEPS], [0, 0]]
+    second = afl.sweep(simulation(), AXES, STEPS, part=(1, 2), **how)
+    assert differing(second, expected()) == [] == differing(afl.gather(tmp_path), expected())
+    with pytest.raises(ValueError, match="is not the folder of a sweep"):
+        afl.gather(tmp_path.parent)
 
 
 # ---- real processes
 
 
 @pytest.mark.slow
-def test_a_pool_whose_workers_are_killed(tmp_path: pathlib.Path) -> None:
-    axes, pools = {"seed": list(range(6))}, []
-    make = afl.process_pool(2)
-
-    def making() -> Any:
-        pools.append(make())
-        return pools[-1]
-
-    ended = threading.Event()
-    killed: list[int] = []
+def test_a_sweep_whose_worker_is_killed_goes_on_with_the_same_call(tmp_path: pathlib.Path) -> None:
+    axes, how = {"seed": [0, 1]}, {"eval_every": 100, "folder": tmp_path, "checkpoint_every": 50}
+    pool = afl.process_pool(1)()
 
     def kill() -> None:
-        draw, begun = random.Random(0), 0
-        while not ended.wait(draw.uniform(1, 3)) and len(killed) < 3:
-            before, begun = begun, sum(path.stat().st_size for path in tmp_path.glob(".begun-*"))
-            there = list((pools[-1]._processes or {}) if pools else ())
-            if begun > before and there:  # else workers may still start, on a slow machine
-                with contextlib.suppress(ProcessLookupError):  # it has just ended
-                    os.kill(worker := draw.choice(there), signal.SIGKILL)
-                    killed.append(worker)
+        while not list(tmp_path.glob("batch-*/[0-9]*")) and not list(tmp_path.glob("member-*")):
+            time.sleep(0.01)
+        os.kill(next(iter(pool._processes)), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
-    try:
-        found = afl.sweep(
-            simulation(), axes, 400, eval_every=100, folder=tmp_path, executor=making, checkpoint_every=50, retries=0
-        )
-    finally:
-        ended.set()
-        killer.join()
-    assert killed and len(pools) > 1
-    assert differing(found, afl.sweep(simulation(), axes, 400, eval_every=100)) == []
-
-
-@pytest.mark.slow
-def test_a_pool_that_cannot_be_made_anew(tmp_path: pathlib.Path) -> None:
-    pool = afl.process_pool(1)()
-    killer = threading.Thread(target=_kill_first, args=(pool,))
-    killer.start()
-    with pytest.raises(RuntimeError, match="Give a function that makes an executor"):
-        afl.sweep(simulation(), {"seed": [0]}, 400_000, eval_every=1000, folder=tmp_path, executor=pool)
+    with pytest.raises(RuntimeError, match=r"a worker has died.*the same call goes on from there"):
+        afl.sweep(simulation(), axes, 4000, executor=pool, **how)
     killer.join()
-
-
-def _kill_first(pool: Any) -> None:
-    while not pool._processes:
-        time.sleep(0.1)
-    time.sleep(1)
-    os.kill(next(iter(pool._processes)), signal.SIGKILL)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="asks Linux which signals a process notices")
-def test_a_pool_whose_idle_worker_is_killed(tmp_path: pathlib.Path) -> None:
-    """Who waits for work holds a lock; the pool tells the others to end, and one that came back for work would wait for
-    that lock for ever."""
-    pool = afl.process_pool(2)()
-    list(pool.map(_cores, (3.0, 3.0)))  # both have begun
-    workers = set(pool._processes)
-    killer = threading.Thread(target=_kill_idle, args=(workers,))
-    killer.start()
-    with pytest.raises(RuntimeError, match="Give a function that makes an executor"):
-        afl.sweep(simulation(), {"seed": [0]}, 400_000, eval_every=1000, folder=tmp_path, executor=pool)
-    killer.join()
-    ending = threading.Thread(target=pool.shutdown, daemon=True)
-    ending.start()
-    ending.join(60)
-    still_there = [worker for worker in workers if pathlib.Path(f"/proc/{worker}").exists()]
-    for worker in still_there:
-        os.kill(worker, signal.SIGKILL)
-    assert not still_there
-
-
-@pytest.mark.parametrize(
-    ("sent", "ends"),
-    [(signal.SIGTERM, [signal.SIGTERM]), pytest.param(signal.SIGUSR1, [], marks=pytest.mark.slow)],
-)
-def test_a_worker_that_is_told_to_end_does_though_its_batch_fails(
-    sent: signal.Signals, ends: list[int], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And goes on after SIGUSR1, which asks for no more than to save."""
-
-    def failing(*args: Any) -> None:
-        os.kill(os.getpid(), sent)
-        raise OSError("no space left")
-
-    afl.sweep(simulation(), {"seed": [0]}, 1, folder=tmp_path)
-    (tmp_path / "member-00000.nc").unlink()
-    (tmp_path / executors._WORK).touch()
-    work = types.SimpleNamespace(run=failing)
-    monkeypatch.setattr(executors, "_work", lambda folder, written: [([0], work, False)])
-    raised: list[int] = []
-    monkeypatch.setattr(signal, "raise_signal", raised.append)
-    said = executors.Task()(str(tmp_path), 0)
-    assert raised == ends and (said or "").startswith("OSError: no space left")
-
-
-def _kill_idle(workers: set[int]) -> None:
-    """Kills the worker that does not look out for SIGTERM, once another does."""
-    while not (busy := {worker for worker in workers if _notices(worker, signal.SIGTERM)}):
-        time.sleep(0.1)
-    for worker in workers - busy:
-        os.kill(worker, signal.SIGKILL)
-
-
-def _notices(process: int, number: int) -> bool:
-    status = pathlib.Path(f"/proc/{process}/status").read_text()
-    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
+    found = afl.sweep(simulation(), axes, 4000, executor=afl.process_pool(2), **how)
+    assert differing(found, afl.sweep(simulation(), axes, 4000, eval_every=100)) == []
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.limits import divided
-from jaxafl.sweep.tune import _rungs
+from jaxafl.study.tune import _rungs
 from tests.sweep.conftest import simulation
 
 RATES, SEEDS = [0.003, 0.1, 1e30, 30.0], [1, 2]

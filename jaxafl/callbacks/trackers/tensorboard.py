@@ -10,7 +10,7 @@ import time
 import zlib
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, name_of, required, scalars_of
+from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, name_of, required, scalars_of
 from jaxafl.options import as_path
 
 
@@ -27,6 +27,8 @@ class TensorBoard(Callback):
     Raises:
         ImportError: tensorboardX is not installed; the extra `tensorboard` brings it.
     """
+
+    ends = NEVER
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import os
 import pathlib
 import warnings
@@ -11,27 +13,93 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, renew
+from jaxafl.callbacks.hooks import within
 from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
-from jaxafl.callbacks.within import within
 from jaxafl.engine.recorded import evaluated
 from jaxafl.models.metrics import falls, meant
 from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.curves import check_at, value
+from jaxafl.results.tables import Cell, table
 from jaxafl.simulation import Simulation
+from jaxafl.study.compare import named_progress, seeds_of
 from jaxafl.sweep.assemble import dimensions
 from jaxafl.sweep.axes import NamedPaths, axes_of
-from jaxafl.sweep.compare import named_progress, seeds_of
 from jaxafl.sweep.members import Member, members_of
 from jaxafl.sweep.run import SweepOptions, sweep
-from jaxafl.sweep.tuned import CONFIGURATION, Tuned
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
+_CONFIGURATION = "configuration"  # dimension of the configurations
 _SPLIT, _PERSONAL = "validation_", "personal_"
 _FIRST_SEED = 1000
 _CHECKS = 5  # evaluations of the shortest runs, by default
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tuned:
+    """The result of a search.
+
+    Attributes:
+        best: path -> value of the best configuration.
+        simulation: the simulation with these values. Its data still holds out the validation split;
+            `dataclasses.replace(tuned.simulation, data=full)` trains on all of it.
+        dataset: `score` (rung, configuration), the mean over seeds: NaN for a dropped configuration, ±∞ (the worst) if
+            a run failed; `values` (rung, configuration, seed); `local_steps` (rung, configuration), the sum over seeds.
+            Coordinates are `server_steps` of the longest run and limits `until` of each rung, and the options of each
+            configuration.
+        results: the sweep of each rung.
+        failed: descriptions of the runs without a finite score.
+        edges: descriptions of the options with the best value at an edge of the grid, where a wider grid may be better.
+        ties: descriptions of equal scores of which only some could go on, or be the best: those first in the grid.
+    """
+
+    best: dict[str, Any]
+    simulation: Simulation
+    dataset: xr.Dataset
+    results: tuple[xr.Dataset, ...]
+    failed: tuple[str, ...]
+    edges: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+
+    @property
+    def tied(self) -> str:
+        """A sentence about equal scores; empty if there are none."""
+        told = f"{'; '.join(self.ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
+        return told if self.ties else ""
+
+    def __repr__(self) -> str:
+        sizes = self.dataset.sizes
+        return f"Tuned(best={self.best}, configurations={sizes[_CONFIGURATION]}, rungs={sizes['rung']})"
+
+    def __str__(self) -> str:
+        best = ", ".join(f"{path}={value}" for path, value in self.best.items())
+        edges = f"{'; '.join(self.edges)}: widen the grid"
+        notes = [*([edges] if self.edges else []), *([self.tied] if self.ties else [])]
+        return "\n".join([self.table(), "", f"best: {best}", *notes])
+
+    def table(self, format: str = "markdown") -> str:
+        """Returns a table with a row per configuration: its score at each rung and its local steps; the best is bold.
+
+        Args:
+            format: `"markdown"` or `"latex"`.
+
+        Raises:
+            ValueError: the format is unknown.
+        """
+        data = self.dataset
+        ends = [f"after {steps:,} server steps" for steps in data.server_steps.values]
+        if "until" in data.coords:
+            ends = [f"until {limits}" for limits in data.until.values]
+        metric = data.attrs["metric"].replace("_", " ")
+        header = [_CONFIGURATION, *(f"{metric} {end}" for end in ends), "local steps"]
+        rows = []
+        for place in range(data.sizes[_CONFIGURATION]):
+            scores = [_shown(number) for number in data.score.values[:, place]]
+            texts = [data.configuration.values[place], *scores, f"{data.local_steps.values[:, place].sum():,.0f}"]
+            rows.append([Cell(text, place == data.attrs["best"]) for text in texts])
+        return table(format, header, rows)
 
 
 @named
@@ -78,7 +146,7 @@ def tune(
         eval_every: server steps between evaluations; by default a fifth of the first rung, or with exact limits 20.
         callbacks: as in `jaxafl.sweep`. `StopAt` takes validation metrics only: `StopAt(validation_accuracy=0.9)`.
         folder: the parent of one sweep folder per rung. The same call resumes from it.
-        **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
+        **options: options of `jaxafl.sweep`: `devices`, `executor`, `checkpoint_every`, `keep`, `together`,
             `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. `progress=True` shows
             a bar per rung; by default nothing is shown, as by `Simulation.run`.
 
@@ -108,6 +176,8 @@ def tune(
         check_whole("tune", "server_steps", server_steps)
     elif not exact:
         raise UserError('tune needs server_steps, or a limit of simulated time such as until={"time": 3600}')
+    if options.get("part") is not None:
+        raise UserError("tune: part is given; expected all of each rung, whose scores are compared. Leave part out")
     check_whole("tune", "factor", factor, least=2)
     check_at(at)
     metric = _on_split(metric)
@@ -223,8 +293,8 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
 def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns values [configurations, seeds] (`bad` for a failed run) and local steps [configurations] of a rung."""
     runs = [
-        [found.isel({CONFIGURATION: i, "seed": j}) for j in range(found.sizes["seed"])]
-        for i in range(found.sizes[CONFIGURATION])
+        [found.isel({_CONFIGURATION: i, "seed": j}) for j in range(found.sizes["seed"])]
+        for i in range(found.sizes[_CONFIGURATION])
     ]
     values = np.asarray([[value(run, metric, at) for run in row] for row in runs])
     spent = np.asarray([[np.nanmax(run.eval_local_steps.values, initial=0) for run in row] for row in runs])
@@ -271,7 +341,7 @@ def _configurations(
             )
         places = zip(axes, member.position, strict=True)
         rows.append(tuple(one for axis, place in places for one in axis.rows[place]))
-    return NamedPaths(paths, CONFIGURATION), rows, members
+    return NamedPaths(paths, _CONFIGURATION), rows, members
 
 
 def _dataset(
@@ -284,11 +354,15 @@ def _dataset(
 ) -> xr.Dataset:
     import xarray as xr
 
-    options = {name: (CONFIGURATION, [member.labels[name] for member in members]) for name in members[0].labels}
+    options = {name: (_CONFIGURATION, [member.labels[name] for member in members]) for name in members[0].labels}
     variables = {
-        "score": (("rung", CONFIGURATION), values.mean(axis=2)),
-        "values": (("rung", CONFIGURATION, "seed"), values),
-        "local_steps": (("rung", CONFIGURATION), spent.astype(np.int64)),
+        "score": (("rung", _CONFIGURATION), values.mean(axis=2)),
+        "values": (("rung", _CONFIGURATION, "seed"), values),
+        "local_steps": (("rung", _CONFIGURATION), spent.astype(np.int64)),
     }
-    coords = {CONFIGURATION: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
+    coords = {_CONFIGURATION: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
     return xr.Dataset(variables, options | coords)
+
+
+def _shown(score: float) -> str:
+    return "" if math.isnan(score) else f"{score:.4g}" if math.isfinite(score) else "failed"

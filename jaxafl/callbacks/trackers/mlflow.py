@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, error_of, name_of, required, scalars_of
+from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, error_of, name_of, required, scalars_of
 
 _MARK = "jaxafl.run"  # tag by which a resumed run finds its earlier part
 _AT = "simulated_seconds"
@@ -34,6 +34,8 @@ class MLflow(Callback):
     Raises:
         ImportError: mlflow is not installed; the extra `mlflow` brings it.
     """
+
+    ends = NEVER
 
     def __init__(self, experiment: str, uri: str = "sqlite:///mlflow.db", **tags: str) -> None:
         self.experiment = experiment

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from jaxafl.callbacks.stopping import check_target
-from jaxafl.options import UserError, check_choice, check_number, shown, user_errors
-from jaxafl.results.curves import AXES, check_at, falls, has_failed, reach, value
+from jaxafl.options import UserError, as_path, check_choice, check_number, shown, user_errors
+from jaxafl.results.curves import AXES, check_at, falls, has_failed, known_until, percent, reach, scale_of, value
 from jaxafl.results.paired import Difference, First, Summary, TimeTo, common_horizon, difference, first, summary
 from jaxafl.results.paired import time_to as time_to_target
 from jaxafl.results.points import in_words
-from jaxafl.results.tables import Cell, table
+from jaxafl.results.tables import Cell, decimals, table
 from jaxafl.sweep.assemble import concatenated
-from jaxafl.sweep.comparison_folder import gathered
-from jaxafl.sweep.comparison_table import Spread, against, means, notes, times
-from jaxafl.sweep.same_data import check_results
+from jaxafl.sweep.folder import gather
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
+
+_FORM = {"source", "files", "form", "preprocessing"}  # differ between equal samples, so they must not be compared
+_SHOWN = 4
+UNTIL = "until.json"
+METHODS = "methods.json"
+_SIGNS = str.maketrans("-", "−")
+Spread = Literal["std", "interval"]
+"""Spread of a mean: a standard deviation, or an interval."""
+Column = tuple[str, dict[str, Cell]]
+"""Header, and the cell of each method by name."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +68,7 @@ class Comparison:
                 raise UserError(
                     f"{name} ran on the seeds {chosen}, {next(iter(seeds))} on {self.seeds}: give all the same"
                 )
-        check_results(self.results)
+        _check_results(self.results)
 
     @property
     def seeds(self) -> list[int]:
@@ -210,13 +219,13 @@ class Comparison:
         check_number("table", "confidence", confidence, above=0, below=1)
         metrics = [metrics] if isinstance(metrics, str) else list(metrics)
         targets = [float(targets)] if isinstance(targets, int | float) else list(targets)
-        columns = [means(self, metric, at, spread, confidence) for metric in metrics]
+        columns = [_means(self, metric, at, spread, confidence) for metric in metrics]
         if reference is not None:
-            columns.append(against(self, reference, metrics[0], at, confidence))
-        columns += [times(self, target, metrics[0], axis) for target in targets]
+            columns.append(_against(self, reference, metrics[0], at, confidence))
+        columns += [_times(self, target, metrics[0], axis) for target in targets]
         rows = [[Cell(name), *(column[name] for _, column in columns)] for name in self.results]
         body = table(format, ["method", *(header for header, _ in columns)], rows)
-        said = notes(self, at, spread, confidence, reference, metrics[0] if targets else "", axis)
+        said = _notes(self, at, spread, confidence, reference, metrics[0] if targets else "", axis)
         mark = "% " if format == "latex" else ""
         below = textwrap.fill(said, 80, initial_indent=mark, subsequent_indent=mark)
         return f"{body}\n{below if mark else chr(10) + below}"
@@ -274,3 +283,154 @@ def _seeds(name: str, result: Any) -> list[int]:
             f"over nothing else; got {f'dimensions {swept}' if swept else shown(result)}"
         )
     return [int(seed) for seed in result.seed.values]
+
+
+def _check_results(results: Mapping[str, xr.Dataset]) -> None:
+    """Raises `ValueError` if the descriptions of the data differ between results."""
+    described = {name: json.loads(result.attrs.get("data", "{}")) for name, result in results.items()}
+    first, base = next(iter(described.items()))
+    for name, one in described.items():
+        shared = base.keys() & one.keys() - _FORM
+        if why := differing({key: base[key] for key in shared}, {key: one[key] for key in shared}):
+            refuse_data(first, name, why)
+
+
+def refuse_data(first: str, name: str, why: str) -> None:
+    """Raises `UserError` for two methods with different data."""
+    raise UserError(
+        f"compare: {first} and {name} have different data ({why}), so that their runs are no pairs: give all methods "
+        'the same data. Data are compared by a sweep: afl.sweep(sim, {"data": [one, other], "seed": range(5)}, ...)'
+    )
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Returns the entries in which two descriptions differ, as text."""
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    found = [f"{key} {one.get(key)} and {other.get(key)}" for key in keys[:_SHOWN]]
+    return ", ".join(found) + (", ..." if len(keys) > _SHOWN else "")
+
+
+def _means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: float) -> Column:
+    """Returns the column of the means of a metric, with standard deviations or intervals."""
+    found = comparison.summary(metric, at, confidence)
+    scale = scale_of(metric)
+    lower = falls(comparison.results.values(), metric, "table")
+    places = decimals([scale * (one.std if spread == "std" else (one.high - one.low) / 2) for one in found.values()])
+    best = _best(found, lower)
+    cells = {}
+    for name, one in found.items():
+        finite = np.isfinite(one.values)
+        text = f"{scale * one.mean:.{places}f}"
+        if not finite.all():
+            word = "infinite" if np.isinf(one.values).any() else "missing"
+            text = f"{'failed' if name in comparison.failed else word} ({(~finite).sum()}/{len(finite)})"
+        elif len(finite) > 1:
+            low, high = (f"{scale * edge:.{places}f}" for edge in (one.low, one.high))
+            text += f" ± {scale * one.std:.{places}f}" if spread == "std" else f" [{low}, {high}]"
+        cells[name] = Cell(text.translate(_SIGNS), one.mean == best)
+    return _named(metric), cells
+
+
+def _against(comparison: Any, reference: str, metric: str, at: Any, confidence: float) -> Column:
+    """Returns the column of the differences from a reference, with intervals and verdicts."""
+    found = comparison.differences(reference, metric, at, confidence)
+    scale = scale_of(metric)
+    places = decimals([scale * (one.high - one.low) / 2 for one in found.values()])
+    cells = {reference: Cell("—")}
+    for name, one in found.items():
+        mean, low, high = (f"{scale * number:+.{places}f}" for number in (one.mean, one.low, one.high))
+        text = f"{mean} [{low}, {high}], {one.verdict}" if np.isfinite(one.low) else one.verdict
+        text = text if np.isfinite(one.mean) else "a run failed, or is missing"
+        cells[name] = Cell(text.translate(_SIGNS))
+    return f"minus {reference}, {100 * confidence:g} % interval", cells
+
+
+def _times(comparison: Any, target: float, metric: str, axis: str) -> Column:
+    """Returns the column of the times to a target."""
+    found = comparison.time_to(target, metric, axis)
+    unit = AXES[axis]
+    best = min((one.median for one in found.values() if np.isfinite(one.median)), default=None)
+    cells = {}
+    for name, one in found.items():
+        ends = one.at[~one.reached & np.isfinite(one.at)]
+        shown = one.median if np.isfinite(one.median) else ends.max(initial=0.0)
+        count = f"({one.reached.sum()}/{len(one.reached)})"
+        text = f"{'' if np.isfinite(one.median) else '> '}{_short(shown / unit.scale)} {count}"
+        known = np.isfinite(one.median) or shown > 0
+        cells[name] = Cell(text if known else f"never {count}", one.median == best)
+    amount = f"{scale_of(metric) * target:g} %" if percent(metric) else f"{target:g}"
+    header = unit._replace(name=f"{unit.name.removeprefix('simulated ')} to {amount}").label
+    return header, cells
+
+
+def _notes(
+    comparison: Any, at: Any, spread: Spread, confidence: float, reference: str | None, times_to: str, axis: str
+) -> str:
+    """Returns sentences about the point, spreads, tests and times of a table; `times_to`: their metric, "" without."""
+    seeds, percent = len(comparison.seeds), f"{100 * confidence:g} %"
+    found = [f"Values: {in_words(comparison.point(at))}."]
+    if seeds > 1:
+        deviation = f"± is one standard deviation over {seeds} seeds."
+        interval = f"Brackets behind means are {percent} intervals of Student's t over {seeds} seeds."
+        found.append(deviation if spread == "std" else interval)
+    if reference is not None and seeds > 1:
+        level = f"{100 * (1 - confidence):.3g} %"
+        found.append(f"Differences are paired by seed, with intervals and verdicts of Student's t at {level}.")
+        if (count := len(comparison.results) - 1) > 1:
+            found.append(
+                f"The {count} comparisons are not corrected: each has this chance of a verdict without a difference. "
+                f"confidence={1 - (1 - confidence) / count:.4g} corrects them (Bonferroni)."
+            )
+    if times_to:
+        found.append(
+            f"{AXES[axis].name.capitalize()} to values of the {times_to.replace('_', ' ')}: medians over seeds (Kaplan "
+            "and Meier), with the runs that reach them in brackets."
+        )
+    return " ".join(found)
+
+
+def _best(found: Mapping[str, Summary], lower: bool) -> float | None:
+    means = [one.mean for one in found.values() if np.isfinite(one.mean)]
+    return (min(means) if lower else max(means)) if means else None
+
+
+def _named(metric: str) -> str:
+    name = metric.replace("_", " ")
+    return f"{name} (%)" if percent(metric) else name
+
+
+def _short(number: float) -> str:
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+
+
+def is_comparison(folder: str | os.PathLike[str]) -> bool:
+    """Returns True if this is the folder of a comparison."""
+    return (as_path(folder) / METHODS).is_file()
+
+
+def gathered(folder: str | os.PathLike[str]) -> tuple[dict[str, xr.Dataset], str | dict[str, float]]:
+    """Returns the results of the methods by name, and the point at which they are compared.
+
+    Raises:
+        ValueError: this is not the folder of a comparison, or a method has no finished run.
+    """
+    path = as_path(folder)
+    if not is_comparison(path):
+        raise UserError(f"{path} is not the folder of a comparison: there is no {METHODS} in it")
+    folders = json.loads((path / METHODS).read_text())
+    for name, own in folders.items():
+        if not (path / own / "sweep.json").is_file():
+            raise UserError(
+                f"the method {name!r} of the comparison in {path} has not begun; the same call continues it"
+            )
+    found = {name: gather(path / own) for name, own in folders.items()}
+    return found, compared_at(json.loads((path / UNTIL).read_text()), found)
+
+
+def compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str | dict[str, float]:
+    """Returns the limit of simulated time if it is the only limit and all runs that did not fail have passed it."""
+    seconds = limits.get("time", np.inf)
+    passed = all(
+        ((known_until(one, one.final_time) >= seconds) | (one.failed_step >= 0)).all() for one in found.values()
+    )
+    return {"time": seconds} if set(limits) == {"time"} and passed else "last"

@@ -7,7 +7,7 @@ import os
 import threading
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, in_notebook, name_of
+from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, in_notebook, name_of
 
 _drawing = threading.Lock()  # members on several devices draw from several threads
 
@@ -24,6 +24,8 @@ class Live(Callback):
         ValueError: the ending of the path is not of an image format.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
+
+    ends = NEVER
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         from jaxafl.plot.canvas import check_image_path

@@ -1,25 +1,31 @@
-"""Comparison of methods on the same seeds."""
+"""Comparison of methods on the same seeds, and the folder of a comparison."""
 
 from __future__ import annotations
 
+import json
 import os
+import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+import jax
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
+from jaxafl.callbacks.hooks import within
 from jaxafl.callbacks.limits import limits_of
-from jaxafl.callbacks.within import within
+from jaxafl.callbacks.store import check_folder
+from jaxafl.data import FederatedData
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, did_you_mean, named, shown, user_errors
 from jaxafl.simulation import Simulation
-from jaxafl.sweep import pods
+from jaxafl.study.comparison import METHODS, UNTIL, Comparison, compared_at, differing, refuse_data
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.comparison import Comparison
-from jaxafl.sweep.comparison_folder import begun, compared_at
 from jaxafl.sweep.run import SweepOptions, sweep
-from jaxafl.sweep.same_data import check_methods
+
+if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
+    pass
 
 T = TypeVar("T")
 
@@ -56,7 +62,7 @@ def compare(
         callbacks: as in `jaxafl.sweep`.
         folder: the parent of one sweep folder per method. The same call resumes from it, also with added methods.
             `Comparison.gather(folder)` reads it.
-        **options: options of `jaxafl.sweep`: `devices`, `executor`, `retries`, `checkpoint_every`, `keep`, `together`,
+        **options: options of `jaxafl.sweep`: `devices`, `executor`, `part`, `checkpoint_every`, `keep`, `together`,
             `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. `progress=True` shows
             a bar per method; by default nothing is shown, as by `Simulation.run`. Methods run in order; devices and
             executors share the seeds of one method.
@@ -88,7 +94,7 @@ def compare(
         axes_of(one, {"seed": chosen})
         with user_errors(f"method {name}"):
             one.check()
-    check_methods(methods)
+    _check_data(methods)
     limits = dict(until or {})
     known = limits_of("compare", until)
     watchers = [*check_callbacks(callbacks), *known.stops]
@@ -110,7 +116,7 @@ def compare(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
     renew(watchers, folder)
-    folders = pods.one_by_one(lambda: begun(folder, list(methods), limits))
+    folders = _begun(folder, list(methods), limits)
     found = {
         name: sweep(
             one,
@@ -183,3 +189,43 @@ def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> 
             f"compare: {option} by name needs {', '.join(methods)}; got {', '.join(map(str, given))}{close}"
         )
     return {name: given[name] for name in methods}
+
+
+def _check_data(methods: Mapping[str, Simulation]) -> None:
+    """Raises `ValueError` if methods do not have the same clients, samples and held-out samples."""
+    (first, one), *others = methods.items()
+    for name, other in others:
+        if one.data is not other.data and not _equal(one.data, other.data):
+            why = differing(one.data.description, other.data.description) or "other samples"
+            refuse_data(first, name, why)
+
+
+def _equal(one: FederatedData, other: FederatedData) -> bool:
+    trees = [
+        (it.counts, it.arrays, it.x_test, it.y_test, it.test_clients, it.validation, dict(it.test_sets))
+        for it in (one, other)
+    ]
+    forms = [str(jax.tree.structure(tree)) for tree in trees]
+    if forms[0] != forms[1] or one.num_classes != other.num_classes:
+        return False
+    equal = jax.tree.map(lambda a, b: np.array_equal(np.asarray(a), np.asarray(b)), *trees)
+    return all(jax.tree.leaves(equal))
+
+
+def _begun(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:
+    """Returns the folder of each method. Raises `ValueError` if the folder holds runs with other limits."""
+    if folder is None:
+        return dict.fromkeys(names)
+    path = check_folder("folder", folder)
+    known = path / UNTIL
+    if known.is_file() and (before := json.loads(known.read_text())) != until:
+        raise UserError(f"{path} holds runs until {before}, not {dict(until)}; name another folder, or the same limits")
+    folders = {name: path / re.sub(r"[^\w.=,+-]+", "_", name) for name in names}
+    if len(set(folders.values())) < len(names):
+        raise UserError(f"compare: two methods would have the same folder: {', '.join(map(str, folders.values()))}")
+    known.write_text(json.dumps(dict(until)))
+    listed = path / METHODS
+    earlier = json.loads(listed.read_text()) if listed.is_file() else {}
+    now = {name: own.name for name, own in folders.items()}
+    listed.write_text(json.dumps(now | {name: own for name, own in earlier.items() if name not in now}))
+    return dict(folders)

@@ -10,10 +10,10 @@ import os
 import pathlib
 import zlib
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric, name_of, required, set_aside, set_aside_as
+from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, check_metric, name_of, required, set_aside, set_aside_as
 from jaxafl.models.checkpoint import named_leaves, save_parameters
 from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, as_path
+from jaxafl.options import as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results.files import check_ending, check_path
 
@@ -39,6 +39,8 @@ class Best(Callback):
         ImportError: safetensors is not installed; the extra `bert` brings it.
     """
 
+    ends = NEVER
+
     def __init__(self, path: str | os.PathLike[str], metric: str | None = None) -> None:
         self.path = as_path(path)
         self.metric = metric or "validation_accuracy"
@@ -61,8 +63,6 @@ class Best(Callback):
             self._restore()
 
     def chunk(self, chunk: Chunk) -> None:
-        if self.metric not in chunk.evaluation:
-            raise UserError(f"Best: there is no metric {self.metric!r}; there are {', '.join(chunk.evaluation)}")
         value = self.sign * chunk.evaluation[self.metric]
         if value > self.best:
             if not self.begun and (earlier := set_aside(self.target)):

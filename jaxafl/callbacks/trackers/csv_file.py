@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, scalars_of, set_aside
+from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, scalars_of, set_aside
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results.files import check_ending, check_path
@@ -39,6 +39,8 @@ class Csv(Callback):
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
         ValueError: the file holds another table, or has the ending of another format than `.csv` or `.txt`.
     """
+
+    ends = NEVER
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = as_path(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jaxafl.callbacks.base import Callback, Chunk, Run, error_of, name_of, required, scalars_of
+from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, error_of, name_of, required, scalars_of
 from jaxafl.options import UserError
 
 
@@ -23,6 +23,8 @@ class WandB(Callback):
         ImportError: wandb is not installed; the extra `wandb` brings it.
         ValueError: (before compilation) `id` is given, but a sweep has several runs.
     """
+
+    ends = NEVER
 
     def __init__(self, project: str, **options: Any) -> None:
         self.options = {"project": project, **options}
