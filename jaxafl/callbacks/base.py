@@ -90,8 +90,9 @@ class Callback:
 
     Attributes:
         ends: what decides where the callback ends runs, name -> value that JSON can hold. A sweep resumes from its
-            folder only if this is unchanged. `{}` for a callback that ends no run. `None` compares the source of the
-            class, and the attributes with the names of its constructor's arguments.
+            folder only if this is unchanged. `{}` for a callback that ends no run, such as a logger. `None` compares
+            the source of a class with a method `chunk`, and the attributes with the names of its constructor's
+            arguments.
     """
 
     ends: Mapping[str, Any] | None = None

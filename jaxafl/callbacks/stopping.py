@@ -30,6 +30,8 @@ def ends_of(callback: Any) -> Mapping[str, Any]:
     if ends is not None:
         return ends
     kind = type(callback)
+    if kind.chunk is Callback.chunk:
+        return {}
     given = {name: getattr(callback, name, None) for name in [*inspect.signature(kind.__init__).parameters][1:]}
     return {"name": kind.__qualname__, **content(given), "source": source_of(kind)}
 

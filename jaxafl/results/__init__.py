@@ -2,9 +2,9 @@
 
 from jaxafl.results.arrivals import MISSING
 from jaxafl.results.dataset import flat, of_run, options_of_parts, plain
+from jaxafl.results.failures import keep
 from jaxafl.results.files import BEGINS, check_path, check_result_path, load, save
 from jaxafl.results.frames import tidy
-from jaxafl.results.kept import keep
 from jaxafl.results.points import at
 
 __all__ = [

@@ -30,19 +30,23 @@ _AXES = {1: (), 2: ("",), 3: ("label", "predicted"), 4: ("", "label", "predicted
 _LONG = 1000  # longer lists of numbers are not written out in attributes
 _UNITS = dict.fromkeys(("time", "started_at", "arrived_at", "eval_time"), "s")
 _UNITS |= dict.fromkeys(("eval_bytes", "bytes_up", "bytes_down"), "B")
-_ERRORS = {
-    f"{start}{name}": f"{error} {held_out}, in the unit of the targets"
-    for name, error in (("mae", "mean absolute error"), ("rmse", "root of the mean squared error"))
-    for start, held_out in (
-        ("", "on the test set"),
-        ("test_", "on each test set"),
-        ("validation_", "on the validation set"),
-        ("client_", "on the client's held-out samples"),
-        ("average_", "of the average of x_1 .. x_t on the test set"),
-        ("personal_", "of the clients' models on their held-out samples"),
-    )
+_SETS = {
+    "": "on the test set",
+    "test_": "on each test set",
+    "validation_": "on the validation set",
+    "client_": "on the client's held-out samples",
+    "average_": "of the average of x_1 .. x_t on the test set",
+    "personal_": "of the clients' models, each with its personal parameters, on their held-out samples",
 }
-_UNITS |= dict.fromkeys(_ERRORS, "unit of y")
+_METRICS = {
+    "loss": "mean loss",
+    "accuracy": "share of samples classified correctly",
+    "mae": "mean absolute error, in the unit of the targets,",
+    "rmse": "root of the mean squared error, in the unit of the targets,",
+    "confusion": "samples by label and predicted class",
+}
+_EVALUATED = {f"{start}{name}": f"{meaning} {of}" for name, meaning in _METRICS.items() for start, of in _SETS.items()}
+_UNITS |= dict.fromkeys((name for name in _EVALUATED if name.endswith(("mae", "rmse"))), "unit of y")
 _MEANINGS = {
     "step": "server step t; it makes version t + 1",
     "version": "version of the global model, 0 the initial one",
@@ -68,17 +72,11 @@ _MEANINGS = {
     "delta_norm": "Euclidean norm of the update as it arrived, before the server weighs it",
     "computed_delta_norm": "Euclidean norm of the update before upload and attack, of the parameters that are sent",
     "local_loss": "mean over the run's local steps of the mini-batch loss, each before its step, without regularisers",
-    "loss": "mean test loss",
-    "accuracy": "share of test samples classified correctly",
     "server_rate": "learning rate of the server step, from the server's report or its option; 0 without arrivals",
     "local_accuracy": "accuracy of the client's own model, before it is merged, on its held-out samples",
     "drift": "Euclidean distance from the version that the update is measured against to x_t",
     "gradient_norm_squared": "squared norm of the full training gradient at x_t, before the step",
     "asynchronous_error": "norm of the full gradient at x_t minus the applied one, (x_t - x_(t+1)) / server_rate",
-    "average_loss": "mean test loss of the average of x_1 .. x_t",
-    "average_accuracy": "share of test samples that the average of x_1 .. x_t classifies correctly",
-    "personal_loss": "mean loss of the clients' models, each with its personal parameters, on their held-out samples",
-    "personal_accuracy": "share of all held-out samples that the model of their client classifies correctly",
     "executed_local_steps": "executed local steps of the run, fewer than planned if it stopped early",
     "eval_bytes": "bytes sent, up and down, until the evaluated model",
     "bytes_up": "bytes that clients send in a server step",
@@ -89,18 +87,11 @@ _MEANINGS = {
     "mean_staleness": "mean staleness of the client's arrivals, each counted once",
     "client_name": "name of the client",
     "client_samples": "held-out samples on which the client is evaluated",
-    "client_loss": "mean loss on the client's held-out samples",
-    "client_accuracy": "share of the client's held-out samples classified correctly",
     "client_accuracy_error": "standard error of client_accuracy by client_samples, half of Wilson's score interval",
     "label": "class of the label",
     "predicted": "predicted class",
-    "confusion": "test samples by label and predicted class",
-    "validation_confusion": "validation samples by label and predicted class",
-    "client_confusion": "held-out samples of the client by label and predicted class",
     "test_set": "name of the test set",
-    "validation_loss": "mean loss on the validation set",
-    "validation_accuracy": "share of validation samples classified correctly",
-    **_ERRORS,
+    **_EVALUATED,
 }
 
 
@@ -117,7 +108,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
 
     trained = with_columns(trained)
-    schedule, records, server = trained.schedule, trained.records, parts["server"]
+    schedule, server = trained.schedule, parts["server"]
     variables = _variables(trained, parts["client"], parts["data"])
     if "attack" in parts:
         variables["attacker"] = "population", parts["attack"].mask(parts["data"].num_clients, seed)
@@ -135,15 +126,9 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         if str(name).startswith("observe_"):
             meaning = f"`{str(name).removeprefix('observe_')}` of the user's observe"
         variable.attrs |= {"units": _UNITS.get(str(name), "1"), "long_name": meaning}
-    for name in trained.evaluations:
-        if name not in dataset:
-            continue
+    for name in trained.evaluations.keys() & set(map(str, dataset.variables)):
         of_set = metric_of(name, trained.metrics)
-        base = name.replace("test_", "", 1) if "test_set" in dataset[name].dims else name
-        if base in meanings and base != name:
-            said = {"units": _UNITS.get(base, "1"), "long_name": f"{meanings[base]}, for each test set"}
-            dataset[name].attrs |= said
-        elif base not in meanings:
+        if name not in meanings:
             kind = "mean of the metric" if of_set is None else "metric of all outputs,"
             dataset[name].attrs["long_name"] = f"{kind} `{name}` of {parts['model'].name}"
         if of_set is not None:
@@ -152,9 +137,15 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
             dataset[name].attrs["better"] = way
     if kinds := schedule.kinds:
         dataset["kind"].attrs |= {"flag_values": list(range(len(kinds))), "flag_meanings": "; ".join(kinds)}
-    precision = parts["model"].precision
-    attributes: dict[str, Any] = {"failed": place_of(*trained.failure)} if trained.failure else {}
-    attributes |= {
+    dataset.attrs |= {name: flat(value) for name, value in _attributes(trained, parts, seed).items()}
+    return with_finals(dataset)
+
+
+def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    schedule, server, precision = trained.schedule, parts["server"], parts["model"].precision
+    step, client = trained.failure or (-1, -1)
+    found: dict[str, Any] = {"failed": place_of(step, client)} if trained.failure else {}
+    found |= {
         "title": f"{server.name} on {parts['clock'].name}, {parts['data'].name}",
         "jaxafl_version": version(),
         "seed": int(seed),
@@ -165,28 +156,26 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         **options_of_parts(parts),
         "citation": citation(*parts.values()),
         "backend": jax.default_backend(),
-        "failed_step": trained.failure[0] if trained.failure else -1,
-        "failed_client": trained.failure[1] if trained.failure else -1,
+        "failed_step": step,
+        "failed_client": client,
         "runs_started": schedule.runs_started,
         "runs_never_consumed": schedule.runs_started - len(np.unique(schedule.run_id[schedule.mask])),
     }
     for name in ("runs_refused", "runs_stopped", "runs_lost", "starts_skipped"):
         if (count := int(getattr(schedule, name)[-1:].sum())) > 0:
-            attributes[name] = count
+            found[name] = count
     if (untaken := schedule.untaken) is not None:  # runs that changed what their clients keep
-        attributes["runs_trained_untaken"] = int((untaken.step < schedule.server_steps).sum())
+        found["runs_trained_untaken"] = int((untaken.step < schedule.server_steps).sum())
     if not trained.failure:
-        found = schedule.statistics()
-        attributes |= {name: found[name] for name in ("staleness_mean", "staleness_max")}
+        measured = schedule.statistics()
+        found |= {name: measured[name] for name in ("staleness_mean", "staleness_max")}
         for mean in ("mean", "median"):
-            attributes[f"staleness_max_per_step_{mean}"] = found[f"max_staleness_per_step_{mean}"]
-    attributes |= {f"count_{name}": int(records[name].sum()) for name in server.counters if name in records}
+            found[f"staleness_max_per_step_{mean}"] = measured[f"max_staleness_per_step_{mean}"]
+    found |= {f"count_{name}": int(trained.records[name].sum()) for name in server.counters if name in trained.records}
     if noise_of(parts["client"], server)[0] is not None:
-        found = mechanism_of(**parts)._asdict()
-        attributes["mechanism"] = found | {"noise_multiplier": np.asarray(found["noise_multiplier"]).tolist()}
-    attributes |= {name: round(value, 3) for name, value in trained.seconds.items()} | dict(trained.notes)
-    dataset.attrs |= {name: flat(value) for name, value in attributes.items()}
-    return with_finals(dataset)
+        mechanism = mechanism_of(**parts)._asdict()
+        found["mechanism"] = mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}
+    return found | {name: round(value, 3) for name, value in trained.seconds.items()} | dict(trained.notes)
 
 
 def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:

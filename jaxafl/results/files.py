@@ -11,6 +11,8 @@ import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from jaxafl.options import UserError, as_path, shown
 from jaxafl.readers.replacing import replacing, temporary_path
 
@@ -70,8 +72,6 @@ def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> path
     path = as_path(path)
     if path.is_dir():
         raise IsADirectoryError(f"the result path {path} is a directory; name a file, e.g. {path / 'result.nc'}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the result cannot be written: there is no directory {path.parent}; create it first")
     if path.exists() and not path.is_file():
         raise UserError(f"the result path {path} is no regular file; name a file, e.g. result.nc")
     try:
@@ -84,13 +84,8 @@ def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> path
         temporary_path(path).touch()
         temporary_path(path).unlink()
     except OSError as error:
-        raise PermissionError(f"the result cannot be written to {path}: {error.strerror}") from error
+        raise type(error)(f"the result cannot be written to {path}: {error.strerror}") from error
     return path
-
-
-def listed(names: list[str], most: int = 5) -> str:
-    """Returns the first of several names, and the number of further names, as text."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
@@ -112,11 +107,8 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
         with replacing(path) as unfinished, unfinished.open("wb") as file:
             file.writelines([content.getbuffer(), _checksums(content)])
     except Exception as error:  # the file system, HDF5 and xarray raise different kinds
-        full = "; is the disk full, or the file open elsewhere?" if isinstance(error, OSError) else ""
-        failure = OSError(
-            f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error})"
-            f"{full}"
-        )
+        why = f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error})"
+        failure = OSError(why)
         failure.dataset = dataset  # type: ignore[attr-defined]
         failure.add_note("the result is kept, as the attribute `dataset` of this error: afl.save(error.dataset, path)")
         raise failure from error
@@ -131,7 +123,7 @@ def _no_dask_lock() -> contextlib.AbstractContextManager[Any]:
 # Checksums are appended after the end of the HDF5 file, which HDF5 ignores. They cover all bytes, including attributes,
 # strings, scalars and the structures of HDF5. They are compared before HDF5 opens the file, because HDF5 may hang on a
 # damaged one. Programs that write to the file through HDF5 (xarray, h5py, nco) cut them off, and a copy that xarray
-# saves has none; both load unchecked, as files of version 0.1 do. Fletcher-32, the filter of HDF5, does not suffice: it
+# saves has none; both load unchecked. Fletcher-32, the filter of HDF5, does not suffice: it
 # takes 0 for -1 (the client of an empty slot), refuses strings and scalars, skips attributes, and needs 2 kB per
 # variable.
 def _checksums(content: io.BytesIO) -> bytes:
@@ -177,17 +169,9 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
 
     file = as_path(path)
     if file.is_dir():
-        inside = next((f", e.g. {one}" for one in sorted(file.glob("*.nc"))), "")
-        raise IsADirectoryError(
-            f"{path} is a folder, not a result file; name a file{inside}, or read the folder of a sweep with "
-            "jaxafl.gather"
-        )
+        raise IsADirectoryError(f"{path} is a folder, not a result file; that of a sweep is read by jaxafl.gather")
     if not file.is_file():
-        existing = sorted(one.name for one in file.parent.glob("*.nc"))
-        found = f"the folder has {listed(existing)}" if existing else "the folder has no .nc file"
-        if not file.parent.is_dir():
-            found = f"there is no folder {file.parent}"
-        raise FileNotFoundError(f"there is no result file {path} (looked for {file.absolute()}); {found}")
+        raise FileNotFoundError(f"there is no result file {path} (looked for {file.absolute()})")
     _check_bytes(file)
     try:
         dataset = xr.load_dataset(file, engine="h5netcdf")
@@ -203,5 +187,9 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
             f"{path} is a NetCDF file but not a result of jaxafl: it has no dimension `step` or no attribute "
             "`jaxafl_version`; give a file that run(save=...), sweep(save=...) or the quickstart wrote"
         )
-    dataset.attrs = {name: getattr(value, "item", lambda value=value: value)() for name, value in dataset.attrs.items()}
+    dataset.attrs = {
+        name: value.item() if isinstance(value, np.generic) else value for name, value in dataset.attrs.items()
+    }
+    for variable in dataset.variables.values():
+        variable.encoding = {}  # of integers, which would be written as such where a sweep has filled them with NaN
     return dataset

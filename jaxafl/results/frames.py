@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxafl.options import UserError, check_choice, shown
+from jaxafl.options import UserError, check_choice
 from jaxafl.results.clients import NAMES
 
 if TYPE_CHECKING:  # importing them here would slow down `import jaxafl`
@@ -65,22 +65,26 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
         >>> len(frame), frame.groupby("client.learning_rate").accuracy.mean().size
         (12, 2)
     """
-    import pandas as pd
+    check_choice("tidy", "table", table, tuple(TABLES))
+    from jaxafl.results.members import by_name
+
+    tables = {name: _columns(one, table) for name, one in by_name(results, "", "tidy").items()}
+    rows = {name: len(next(iter(one.values()), ())) for name, one in tables.items()}
+    columns: dict[str, Any] = {} if "" in tables else {"method": np.repeat(list(rows), list(rows.values()))}
+    for column in dict.fromkeys(name for one in tables.values() for name in one):
+        parts = [one.get(column, np.full(rows[name], np.nan)) for name, one in tables.items()]
+        columns[column] = np.concatenate(parts)
+    return _framed(columns)
+
+
+def _framed(columns: Mapping[str, np.ndarray]) -> pd.DataFrame:
     import xarray as xr
 
-    check_choice("tidy", "table", table, tuple(TABLES))
-    if isinstance(results, xr.Dataset):
-        return _frame(results, table)
-    named = getattr(results, "results", results)
-    if not isinstance(named, Mapping) or not named or not all(isinstance(one, xr.Dataset) for one in named.values()):
-        raise TypeError(f"tidy takes a result, results by name or a Comparison; got {shown(results)}")
-    frames = [_frame(one, table).assign(method=name) for name, one in named.items()]
-    return pd.concat(frames, ignore_index=True).pipe(lambda all_: all_[["method", *all_.columns.drop("method")]])
+    return xr.Dataset({name: ("row", values) for name, values in columns.items()}).to_dataframe().reset_index(drop=True)
 
 
-def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
-    import pandas as pd
-
+def _columns(result: xr.Dataset, table: str) -> dict[str, np.ndarray]:
+    """Returns the columns of a table by name."""
     dims, key, shorter = TABLES[table]
     if key and key not in result.variables:
         advice = '; run(diagnostics="per_client") evaluates single clients' if table == "client_evaluations" else ""
@@ -90,7 +94,7 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
     present = np.ones(int(np.prod(list(sizes.values()))), bool)
     if key:
         values = _column(result.variables[key], sizes)
-        present = values >= 0 if table == "arrivals" else pd.notna(values)
+        present = values >= 0 if table == "arrivals" else values == values  # not NaN, as padding is
     columns = {dim: np.arange(size) for dim, size in sizes.items()}
     columns = {dim: _spread(values, dim, sizes)[present] for dim, values in columns.items() if dim not in result.coords}
     for name, variable in _by_set(result):
@@ -106,7 +110,7 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
         columns[NAMES] = result[NAMES].values[columns["client_id"].astype(int)]
     first = [name for name in columns if name in swept or name == "seed"]
     first += [name for name in (*dims, NAMES) if name in columns]
-    return pd.DataFrame({name: columns[name] for name in dict.fromkeys([*first, *columns])})
+    return {name: columns[name] for name in dict.fromkeys([*first, *columns])}
 
 
 def _by_set(result: xr.Dataset) -> Iterator[tuple[str, xr.Variable]]:

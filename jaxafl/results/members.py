@@ -18,12 +18,10 @@ Results = xr.Dataset | Mapping[str, xr.Dataset]
 OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "predicted", "test_set"}
 """Dimensions of the result of one run."""
 _SEED = "seed"
-_NO_CLIENTS = '. run(diagnostics="per_client") evaluates single clients, in a shell jaxafl run --per-client'
 _REMEDIES = {
-    "accuracy": ". metric='loss' draws the loss, in a shell --metric loss. A model's loss function records an accuracy "
-    'if it returns afl.models.softmax_cross_entropy(logits, batch), or afl.models.Outputs(loss, {"accuracy": correct}),'
-    " each [B]",
-    "confusion": '. run(metrics={"confusion": afl.models.confusion_matrix}) records it',
+    "client": '; run(diagnostics="per_client") evaluates single clients',
+    "accuracy": "; metric='loss' draws the loss",
+    "confusion": '; run(metrics={"confusion": afl.models.confusion_matrix}) records it',
 }
 
 
@@ -49,15 +47,11 @@ def members(results: Results, *variables: str) -> list[Member]:
     """
     named = by_name(results, "", "a figure")
     for name, dataset in named.items():
-        missing = [variable for variable in variables if variable not in dataset.variables]
-        if missing:
+        if missing := [variable for variable in variables if variable not in dataset.variables]:
+            known = [str(one) for one in dataset.data_vars]
+            advice = _REMEDIES.get(missing[0].partition("_")[0], "") or meant(missing[0], known)
             label = name or dataset.attrs.get("title", "")
-            axes = {dim for variable in variables if variable not in missing for dim in dataset[variable].dims}
-            drawn = [str(one) for one in dataset.data_vars if not axes or {*dataset[one].dims} == axes]
-            remedy = _NO_CLIENTS if missing[0].startswith("client_") else _REMEDIES.get(missing[0], "")
-            close = "" if remedy else meant(missing[0], drawn)
-            known = ", ".join(drawn or map(str, dataset.data_vars))
-            raise UserError(f"the result {label} has no {', '.join(missing)}; it has {known}{close}{remedy}")
+            raise UserError(f"the result {label} has no {', '.join(missing)}; it has {', '.join(known)}{advice}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
     if not all(member.runs for member in found) or not found:
         sizes = {str(dim): size for dataset in named.values() for dim, size in dataset.sizes.items() if not size}
@@ -83,9 +77,8 @@ def finished_members(results: Results, *variables: str) -> list[Member]:
 
 def unfinished(results: Results | Any) -> str:
     """Returns a note of the runs that are not finished; "" if all are."""
-    done = [_are_finished(one).ravel() for one in by_name(results, "", "a figure").values()]
-    left, count = sum(int((~one).sum()) for one in done), sum(one.size for one in done)
-    return f"{left} of {count} runs are not finished" if left else ""
+    done = np.concatenate([_are_finished(one).ravel() for one in by_name(results, "", "a figure").values()])
+    return "" if done.all() else f"{(~done).sum()} of {done.size} runs are not finished"
 
 
 def _are_finished(result: xr.Dataset) -> np.ndarray:
@@ -111,24 +104,14 @@ def by_name(results: Any, single: str, owner: str) -> Mapping[str, xr.Dataset]:
     given: Any = getattr(results, "results", results)  # of a comparison
     named = {single: given} if isinstance(given, xr.Dataset) else given
     if not isinstance(named, Mapping) or not all(isinstance(one, xr.Dataset) for one in named.values()):
+        file = isinstance(given, str | os.PathLike)
         raise TypeError(
             f"{owner} takes a result (xarray.Dataset) of a run or a sweep, a Comparison, or a dict of results by name; "
-            f"got {shown(results)}{_instead(given)}"
+            f"got {shown(results)}" + (f". Read the file first: jaxafl.load({os.fspath(given)!r})" if file else "")
         )
     if not named:
         raise UserError("there is no result to show: the dict is empty; give {'a name': result}")
     return named
-
-
-def _instead(given: Any) -> str:
-    """Returns advice for a value that is not a result; "" if there is none."""
-    if isinstance(given, str | os.PathLike):
-        return f". Read the file first: jaxafl.load({os.fspath(given)!r})"
-    if isinstance(given, list | tuple) and all(isinstance(one, xr.Dataset) for one in given):
-        return ". Give the results names: {'first': ..., 'second': ...}"
-    if isinstance(given, xr.DataArray):
-        return f". Give the whole result, not its variable {given.name}"
-    return ""
 
 
 def heading(results: Results) -> str:

@@ -62,4 +62,4 @@ def test_a_callback_that_ends_runs_is_compared_by_its_arguments_and_its_source()
     assert ends_of(Longer(2))["source"] != ends_of(Patience(2))["source"]
     assert ends_of(afl.callbacks.StopAt(loss=0.5)) == {"loss": 0.5}
     assert ends_of(afl.callbacks.StopAfter(simulated=2.0, wall=5.0)) == {"simulated": 2.0}
-    assert not ends_of(afl.callbacks.Csv("log.csv"))
+    assert not ends_of(afl.callbacks.Csv("log.csv")) and not ends_of(afl.callbacks.Callback())

@@ -124,5 +124,5 @@ def test_a_folder_keeps_the_callbacks_of_ones_own_that_end_its_members(tmp_path:
     again = afl.sweep(simulation(), **how, callbacks=[Patience(2), afl.callbacks.Csv(tmp_path / "log.csv")])
     assert ended.sizes["evaluation"] == again.sizes["evaluation"] == 2
     for others in ((), Patience(1)):
-        with pytest.raises(ValueError, match=r"run\.stops was \[\{.name.: .Patience., .evaluations.: 2"):
+        with pytest.raises(ValueError, match=r"run\.stops was \[\{.*Patience"):
             afl.sweep(simulation(), **how, callbacks=others)
