@@ -16,11 +16,11 @@ from jaxafl import server
 from jaxafl.client import Client, Moment, batches
 from jaxafl.clock import constant, free_running, stale_rounds, trace
 from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
-from tests.oracle.client_epochs import EpochTraining
+from tests.oracle.client import EpochTraining
 from tests.oracle.clock import ServerStep
 from tests.oracle.clock_stale_rounds import stale_rounds as oracle_stale_rounds
-from tests.oracle.server_rounds import AFL
-from tests.oracle.simulate_afl import simulate_afl
+from tests.oracle.server import AFL
+from tests.oracle.simulate import simulate_afl
 from tests.problems import GD, START, quadratic, simulate
 from tests.problems_protocols import assert_versions, durations, in_client_order, lookup, sets_without_repeats
 

@@ -1,7 +1,8 @@
-"""Local training on quadratic clients: every optimiser written out, in float64."""
+"""Local training on quadratic clients in float64: every optimiser written out, and AFL's epochs of Adam."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,12 +14,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Quadratic:
-    """A client's samples; f(w) = 1/2 sum_j mean_b a_bj (w_j - c_bj)^2 over the samples b of a batch.
-
-    Attributes:
-        a: Curvatures, [n_i, dim].
-        c: Centres, [n_i, dim].
-    """
+    """Samples with curvatures a and centres c, [n_i, dim]; f(w) = 1/2 Σ_j mean_b a_bj (w_j - c_bj)² over a batch."""
 
     a: Array
     c: Array
@@ -28,29 +24,18 @@ class Quadratic:
         return len(self.a)
 
     def loss(self, w: Array, batch: Sequence[int] | slice = slice(None)) -> float:
-        """f(w) on the samples `batch`; all of them by default."""
         return float(0.5 * np.sum(np.mean(self.a[batch] * (w - self.c[batch]) ** 2, axis=0)))
 
     def gradient(self, w: Array, batch: Sequence[int] | slice = slice(None)) -> Array:
-        """mean_b a_bj (w_j - c_bj), [dim]."""
         return np.asarray(np.mean(self.a[batch] * (w - self.c[batch]), axis=0))
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains. Optimiser state starts afresh with each run.
+    """K steps of "sgd" or "adam", whose state begins afresh with each run.
 
-    Attributes:
-        learning_rate: eta_l.
-        steps: K, where the clock does not decide it.
-        optimizer: "sgd" or "adam".
-        momentum: mu of heavy-ball momentum, v = mu v + g, w -= eta_l v (PyTorch and Optax; no dampening).
-        nesterov: Step along g + mu v (the new v) instead of v.
-        proximal: mu of the FedProx term mu/2 ||w - x_s||^2 (AsyncFedED, eq. (39)).
-        weight_decay: Added to the gradient as weight_decay * w (before the optimiser).
-        step_multipliers: Factor on the learning rate of each local step; at least K of them. None: 1.
-        run_decay: The learning rate of a client's r-th run (r = 0, 1, ...) is multiplied by run_decay**r.
-        b1, b2, eps: Adam's decays and eps, added outside the root.
+    Step k: g = ∇f(w) + proximal (w - x_s) + weight_decay w, then the optimiser's step at the rate learning_rate ·
+    step_multipliers[k] · run_decay^run. Momentum is v = μ v + g, w -= η v, with `nesterov` along g + μ v.
     """
 
     learning_rate: float
@@ -66,18 +51,16 @@ class LocalTraining:
     b2: float = 0.999
     eps: float = 1e-8
 
-    def __post_init__(self) -> None:
-        if self.optimizer not in ("sgd", "adam"):
-            raise ValueError(f'optimizer must be "sgd" or "adam", got {self.optimizer!r}')
-
 
 @dataclass(frozen=True)
 class LocalResult:
-    """x_i^K, Delta_i = x_i^K - x_s, and the mean over the steps of the data loss BEFORE each step."""
+    """x_i^K, Δ_i = x_i^K - x_s, the mean of the losses before each step, the steps made, the loss of each epoch."""
 
     model: Array
     delta: Array
     loss: float
+    local_steps: int
+    epoch_losses: tuple[float, ...] = ()
 
 
 def train(
@@ -89,32 +72,11 @@ def train(
     run: int = 0,
     batches: Sequence[Sequence[int]] | None = None,
 ) -> LocalResult:
-    """Runs K local steps from x_s.
-
-    Step k: g = grad f_batch(w) + proximal (w - x_s) + weight_decay w, then the optimiser's step at the rate
-    learning_rate * step_multipliers[k] * run_decay**run. The reported loss is f_batch(w) alone, without the two
-    penalties.
-
-    Args:
-        x_start: x_s, [dim].
-        data: The client's samples.
-        training: The local optimiser and its options.
-        local_steps: K; None takes `training.steps`.
-        run: Index of the run among the client's runs.
-        batches: Sample indices of each step; None takes full-batch steps.
-
-    Returns:
-        The model, the update and the mean loss.
-
-    Raises:
-        ValueError: If K < 1, or there are fewer batches or step multipliers than steps.
-    """
-    steps = training.steps if local_steps is None else local_steps
-    _check_lengths(steps, training.step_multipliers, batches)
-    w = np.array(x_start, dtype=np.float64)
+    """Runs K local steps from x_s on the samples of `batches`, or on all of them."""
+    w = np.array(x_start, float)
     first, second = np.zeros_like(w), np.zeros_like(w)
     losses = []
-    for k in range(steps):
+    for k in range(training.steps if local_steps is None else local_steps):
         batch = slice(None) if batches is None else list(batches[k])
         losses.append(data.loss(w, batch))
         g = data.gradient(w, batch) + training.proximal * (w - x_start) + training.weight_decay * w
@@ -125,22 +87,66 @@ def train(
             first, second, direction = adam(first, second, g, k, training.b1, training.b2, training.eps)
         multiplier = 1.0 if training.step_multipliers is None else training.step_multipliers[k]
         w = w - training.learning_rate * multiplier * training.run_decay**run * direction
-    return LocalResult(model=w, delta=w - x_start, loss=float(np.mean(losses)))
+    return LocalResult(w, w - x_start, float(np.mean(losses)), len(losses))
 
 
 def adam(first: Array, second: Array, g: Array, k: int, b1: float, b2: float, eps: float) -> tuple[Array, Array, Array]:
-    """The moments after step k (from 0) and its direction. Kingma & Ba 2015, Algorithm 1; eps outside the root."""
+    """Returns the moments after step k (from 0) and its direction. Kingma, Ba 2015, Algorithm 1; ε outside the root."""
     first = b1 * first + (1 - b1) * g
     second = b2 * second + (1 - b2) * g**2
-    corrected_first = first / (1 - b1 ** (k + 1))
-    corrected_second = second / (1 - b2 ** (k + 1))
-    return first, second, corrected_first / (np.sqrt(corrected_second) + eps)
+    corrected = first / (1 - b1 ** (k + 1)), second / (1 - b2 ** (k + 1))
+    return first, second, corrected[0] / (np.sqrt(corrected[1]) + eps)
 
 
-def _check_lengths(steps: int, multipliers: Sequence[float] | None, batches: Sequence[Sequence[int]] | None) -> None:
-    if steps < 1:
-        raise ValueError(f"a run needs at least 1 local step, got {steps}")
-    if multipliers is not None and len(multipliers) < steps:
-        raise ValueError(f"{steps} local steps need as many step_multipliers, got {len(multipliers)}")
-    if batches is not None and len(batches) < steps:
-        raise ValueError(f"{steps} local steps need as many batches, got {len(batches)}")
+@dataclass(frozen=True)
+class EpochTraining:
+    """Epochs e = 0, 1, ... of Adam at the rate γ_e = γ_0 / (√(e + 1) (1 + α d)), with the delay d of the run.
+
+    It stops after an epoch that is the `patience`-th in a row whose loss is not below the smallest before. Adam begins
+    afresh with every "run" or "epoch". AFL with non-convex objectives, Algorithm 1.
+    """
+
+    learning_rate: float
+    epochs: int
+    delay_weight: float = 0.0
+    patience: int | None = None
+    adam_reset: str = "run"
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+
+def train_epochs(
+    x_start: Array,
+    data: Quadratic,
+    training: EpochTraining,
+    *,
+    delay: float = 0.0,
+    batches: Sequence[Sequence[Sequence[int]]] | None = None,
+) -> LocalResult:
+    """Makes up to I epochs from x_s, of batches [epoch][step] or one step on all samples, and returns the LAST model.
+
+    The loss of an epoch is the mean over its steps of the loss before the step.
+    """
+    w = np.array(x_start, float)
+    first, second, k = np.zeros_like(w), np.zeros_like(w), 0
+    losses: list[float] = []
+    epochs: list[float] = []
+    in_a_row = 0
+    for e in range(training.epochs):
+        if training.adam_reset == "epoch":
+            first, second, k = np.zeros_like(w), np.zeros_like(w), 0
+        rate = training.learning_rate / (math.sqrt(e + 1) * (1 + training.delay_weight * delay))
+        before = len(losses)
+        for batch in [slice(None)] if batches is None else [list(indices) for indices in batches[e]]:
+            losses.append(data.loss(w, batch))
+            first, second, direction = adam(
+                first, second, data.gradient(w, batch), k, training.b1, training.b2, training.eps
+            )
+            w, k = w - rate * direction, k + 1
+        loss = float(np.mean(losses[before:]))
+        in_a_row = 0 if loss < min(epochs, default=math.inf) else in_a_row + 1
+        epochs.append(loss)
+        if in_a_row == training.patience:
+            break
+    return LocalResult(w, w - x_start, float(np.mean(losses)), len(losses), tuple(epochs))

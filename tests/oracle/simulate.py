@@ -1,50 +1,73 @@
-"""A whole run, one client at a time: the clock's arrivals, local training, server steps, and every version kept."""
+"""Whole runs, one client at a time: the clock's arrivals, local training, server steps, and every version kept."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .client import LocalTraining, Quadratic, train
+from .client import EpochTraining, LocalTraining, Quadratic, train, train_epochs
 from .clock import Arrival, OnStep, ServerStep
-from .update import Array, Server, StepInfo, Update
+from .server import AFL, SAFA, Array, QuAFL, Server, StepInfo, Update
 
 Clock = Sequence[ServerStep] | Callable[[OnStep], Sequence[ServerStep]]
 Batches = Callable[[int, int, int], Sequence[Sequence[int]]]
 """`batches(client, run, local_steps)`: the sample indices of each local step."""
+EpochBatches = Callable[[int, int], Sequence[Sequence[Sequence[int]]]]
+"""`batches(client, run)`: the sample indices of each step of each epoch."""
+Trained = tuple[Update, float]
 
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What happened at one server step; sequences in the order of its arrivals.
-
-    Attributes:
-        arrivals: Who arrived, and when and from where they started.
-        updates: Their updates as the server got them.
-        losses: Mean local loss of each run; NaN for a run interrupted before its first step.
-        norms: ||Delta_i||.
-        drifts: ||x_t - x_s|| (Definition 1 of the paper cited at `server_rounds.AFL`).
-        info: The server's diagnostics.
-    """
+    """Arrivals of a server step, their updates and mean losses (NaN without a step), ‖Δ_i‖, and the diagnostics."""
 
     arrivals: tuple[Arrival, ...]
     updates: tuple[Update, ...]
     losses: tuple[float, ...]
     norms: tuple[float, ...]
-    drifts: tuple[float, ...]
     info: StepInfo
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """versions: x_0 .. x_T. records: one per server step. times: seconds of each server step."""
+    """x_0 .. x_T, a record for each server step, and its seconds."""
 
     versions: list[Array]
     records: list[StepRecord]
     times: list[float]
+
+
+def step_record(arrivals: Sequence[Arrival], trained: Sequence[Trained], info: StepInfo) -> StepRecord:
+    updates = tuple(update for update, _ in trained)
+    norms = tuple(float(np.linalg.norm(update.delta)) for update in updates)
+    return StepRecord(tuple(arrivals), updates, tuple(loss for _, loss in trained), norms, info)
+
+
+def updated(arrival: Arrival, delta: Array, x_start: Array, data: Quadratic, local_steps: int) -> Update:
+    return Update(
+        client=arrival.client,
+        delta=delta,
+        x_start=x_start,
+        staleness=arrival.staleness,
+        num_samples=data.num_samples,
+        local_steps=local_steps,
+        multiplicity=arrival.multiplicity,
+    )
+
+
+def train_run(
+    arrival: Arrival, x_train: Array, x_start: Array, training: LocalTraining, data: Quadratic, batches: Batches | None
+) -> Trained:
+    """Trains from x_train, and measures the update against x_start; without local steps it is zero and has no loss."""
+    local_steps = training.steps if arrival.local_steps is None else arrival.local_steps
+    if local_steps == 0:
+        return updated(arrival, x_train - x_start, x_start, data, 0), math.nan
+    given = None if batches is None else batches(arrival.client, arrival.run, local_steps)
+    result = train(x_train, data, training, local_steps=local_steps, run=arrival.run, batches=given)
+    return updated(arrival, result.model - x_start, x_start, data, local_steps), result.loss
 
 
 def simulate(
@@ -58,27 +81,19 @@ def simulate(
 ) -> Simulation:
     """Trains each run when it arrives, from the version it started from, and takes the server steps in order.
 
-    Args:
-        clock: Recorded steps, or where the server decides the numbers of local steps a function that runs the clock
-            with a given `on_step`: `lambda on_step: free_running(..., on_step=on_step)`.
-        training: How every client trains, or a function that says it of a run; `training.steps` holds where the clock
-            does not decide the number.
-        server: A fresh server.
-        x0: Initial parameters, [dim].
-        clients: Each client's samples.
-        batches: Mini-batches of each run; None takes full-batch steps.
-
-    Returns:
-        All versions, a record per server step and their times.
+    Where the server decides the numbers of local steps, the clock is a function `lambda on_step: free_running(...)`.
     """
-    versions = [np.array(x0, dtype=np.float64)]
+    versions = [np.array(x0, float)]
     records: list[StepRecord] = []
 
     def on_step(t: int, arrivals: tuple[Arrival, ...]) -> dict[int, int]:
-        trained = [train_arrival(arrival, versions, training, clients, batches) for arrival in arrivals]
-        updates = [update for update, _ in trained]
-        versions.append(server.step(versions[t], updates))
-        records.append(step_record(versions[t], arrivals, trained, server.info))
+        trained = []
+        for one in arrivals:
+            how = training if isinstance(training, LocalTraining) else training(one)
+            starts = versions[one.trained_from], versions[one.start_version]
+            trained.append(train_run(one, *starts, how, clients[one.client], batches))
+        versions.append(server.step(versions[t], [update for update, _ in trained]))
+        records.append(step_record(arrivals, trained, server.info))
         return dict(server.info.replies)
 
     if callable(clock):
@@ -90,68 +105,84 @@ def simulate(
     return Simulation(versions, records, [step.time for step in steps])
 
 
-def step_record(
-    x: Array, arrivals: Sequence[Arrival], trained: Sequence[tuple[Update, float]], info: StepInfo
-) -> StepRecord:
-    """The record of a step that acted on x; `trained` has the update and the local loss of each arrival."""
-    updates = tuple(update for update, _ in trained)
-    return StepRecord(
-        arrivals=tuple(arrivals),
-        updates=updates,
-        losses=tuple(loss for _, loss in trained),
-        norms=tuple(float(np.linalg.norm(update.delta)) for update in updates),
-        drifts=tuple(float(np.linalg.norm(x - update.x_start)) for update in updates),
-        info=info,
-    )
-
-
-def train_arrival(
-    arrival: Arrival,
-    versions: Sequence[Array],
-    training: LocalTraining | Callable[[Arrival], LocalTraining],
-    clients: Sequence[Quadratic],
-    batches: Batches | None,
-) -> tuple[Update, float]:
-    """The update and the mean local loss of the run; no local steps make a zero update without a loss (NaN)."""
-    training = training if isinstance(training, LocalTraining) else training(arrival)
-    return train_run(
-        arrival,
-        versions[arrival.trained_from],
-        versions[arrival.start_version],
-        training,
-        clients[arrival.client],
-        batches,
-    )
-
-
-def train_run(
-    arrival: Arrival,
-    x_train: Array,
-    x_start: Array,
+def simulate_quafl(
+    steps: Sequence[ServerStep],
     training: LocalTraining,
-    data: Quadratic,
-    batches: Batches | None,
-) -> tuple[Update, float]:
-    """As `train_arrival`, for given parameters: trained from x_train, the update measured against x_start."""
-    local_steps = training.steps if arrival.local_steps is None else arrival.local_steps
-    model, loss = x_train, math.nan
-    if local_steps > 0:
-        result = train(
-            x_train,
-            data,
-            training,
-            local_steps=local_steps,
-            run=arrival.run,
-            batches=None if batches is None else batches(arrival.client, arrival.run, local_steps),
-        )
-        model, loss = result.model, result.loss
-    update = Update(
-        client=arrival.client,
-        delta=model - x_start,
-        x_start=x_start,
-        staleness=arrival.staleness,
-        num_samples=data.num_samples,
-        local_steps=local_steps,
-        multiplicity=arrival.multiplicity,
-    )
-    return update, loss
+    server: QuAFL,
+    x0: Array,
+    clients: Sequence[Quadratic],
+    *,
+    scale_rate: bool = False,
+) -> Simulation:
+    """Each contacted client makes its local steps from its OWN model; `scale_rate`: at (s + 1) / s times the rate."""
+    versions = [np.array(x0, float)]
+    records: list[StepRecord] = []
+    for step in steps:
+        factor = (len(step.arrivals) + 1) / len(step.arrivals) if scale_rate else 1.0
+        scaled = replace(training, learning_rate=training.learning_rate * factor)
+        trained = []
+        for arrival in step.arrivals:
+            own = server.models[arrival.client].copy()
+            trained.append(train_run(arrival, own, own, scaled, clients[arrival.client], None))
+        versions.append(server.step(versions[step.step], [update for update, _ in trained]))
+        records.append(step_record(step.arrivals, trained, server.info))
+    return Simulation(versions, records, [step.time for step in steps])
+
+
+def simulate_safa(
+    steps: Sequence[ServerStep], training: LocalTraining, server: SAFA, x0: Array, clients: Sequence[Quadratic]
+) -> Simulation:
+    """SAFA's rounds, whose server tells picked, undrafted and deprecated clients apart."""
+    versions = [np.array(x0, float)]
+    records: list[StepRecord] = []
+    for step in steps:
+        deprecated = [arrival.client for arrival in step.arrivals if arrival.kind == "deprecated"]
+        arrivals = [arrival for arrival in step.arrivals if arrival.kind != "deprecated"]
+        trained, by_kind = [], {"picked": list[Update](), "undrafted": list[Update]()}
+        for one in arrivals:
+            starts = versions[one.trained_from], versions[one.start_version]
+            trained.append(train_run(one, *starts, training, clients[one.client], None))
+            by_kind[one.kind].append(trained[-1][0])
+        x = versions[step.step]
+        versions.append(server.step(x, by_kind["picked"], by_kind["undrafted"], deprecated))
+        records.append(step_record(arrivals, trained, server.info))
+    return Simulation(versions, records, [step.time for step in steps])
+
+
+def simulate_afl(
+    steps: Sequence[ServerStep],
+    training: EpochTraining,
+    server: AFL,
+    x0: Array,
+    clients: Sequence[Quadratic],
+    *,
+    batches: EpochBatches | None = None,
+    delay: str = "staleness",
+    broadcast: bool = True,
+    tolerance: float | None = None,
+) -> Simulation:
+    """Rounds of AFL with delay-aware epochs, until ‖x_{t+1} - x_t‖ <= tolerance or the recorded rounds end.
+
+    d is the "staleness" of a run or its "seconds". With broadcast=False each client goes on from its own last model
+    (x_0 at first), with staleness 0 and d = 2; a client drawn twice goes on from the model of its earlier run.
+    """
+    versions = [np.array(x0, float)]
+    own = [versions[0]] * len(clients)
+    records: list[StepRecord] = []
+    for step in steps:
+        trained: dict[int, Trained] = {}
+        for one in sorted(step.arrivals, key=lambda arrival: arrival.dispatch):
+            x_start = versions[one.trained_from] if broadcast else own[one.client]
+            d = float(one.staleness) if delay == "staleness" else one.arrival_time - one.start_time
+            given = None if batches is None else batches(one.client, one.run)
+            result = train_epochs(x_start, clients[one.client], training, delay=d if broadcast else 2.0, batches=given)
+            update = updated(one, result.delta, x_start, clients[one.client], result.local_steps)
+            trained[one.dispatch] = update if broadcast else replace(update, staleness=0), result.loss
+            own[one.client] = update.model
+        x = versions[step.step]
+        in_order = [trained[arrival.dispatch] for arrival in step.arrivals]
+        versions.append(server.step(x, [update for update, _ in in_order]))
+        records.append(step_record(step.arrivals, in_order, server.info))
+        if tolerance is not None and np.linalg.norm(versions[-1] - x) <= tolerance:
+            break
+    return Simulation(versions, records, [step.time for step in steps[: len(records)]])

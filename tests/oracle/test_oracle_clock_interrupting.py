@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from .clock_interrupting import interrupting
-from .server_interrupting import gap_expectations, mixed_gap_expectations
 from .small_cases import per_client, rows
 
 
@@ -59,33 +57,6 @@ def test_local_steps_by_counting(data):
             assert (arrival.run, arrival.local_steps) == (runs[arrival.client], made)
             assert arrival.start_version == restarted[arrival.client]
             restarted[arrival.client], runs[arrival.client] = t + 1, runs[arrival.client] + 1
-
-
-def test_mixed_gap_expectations_by_hand():
-    # p = 1/2, K = 3: steps of .5 s give (2.5, 1); steps of 2 s fit g // 2 times: g = 2, 3: 1/4 + 1/8, g = 4, 5: 2 of
-    # 1/16 + 1/32, from 6 on: 3 of 1/32, so .375 + .1875 + .09375, and P = 1/2.
-    options: dict[str, Any] = {"period": 1.0, "contact_probability": 0.5, "max_steps": 3}
-    assert gap_expectations(step_time=2.0, **options) == pytest.approx((0.65625, 0.5))
-    mixed = mixed_gap_expectations(step_times=[0.5, 2.0], **options)
-    assert mixed == pytest.approx(((2.5 + 0.65625) / 2, 0.75))
-    assert mixed_gap_expectations(step_times=[2.0] * 3, **options) == pytest.approx((0.65625, 0.5))
-
-
-def test_mixed_gap_expectations_are_what_the_clock_gives():
-    rng = np.random.default_rng(0)
-    times = [0.4, 1.7, 6.5]
-    drawn = rng.choice(times, size=(10, 4000))
-    steps = interrupting(
-        [rng.choice(10, 3, replace=False).tolist() for _ in range(4000)],
-        lambda client, run: float(drawn[client, run]),
-        num_clients=10,
-        period=1.0,
-        max_steps=8,
-    )
-    made = np.array([arrival.local_steps for step in steps[100:] for arrival in step.arrivals])
-    expected, positive = mixed_gap_expectations(period=1.0, step_times=times, contact_probability=0.3, max_steps=8)
-    assert np.mean(made) == pytest.approx(expected, rel=0.04)
-    assert np.mean(made > 0) == pytest.approx(positive, rel=0.04)
 
 
 @pytest.mark.parametrize(

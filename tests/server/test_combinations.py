@@ -1,11 +1,9 @@
-"""Random valid combinations of server, clock and options: finite, compiled once, nothing calls the host."""
+"""Random valid combinations of server, clock and options: finite, compiled once, repeatable."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 import pytest
@@ -28,8 +26,6 @@ from jaxafl.clock import (
     synchronous,
     uniform,
 )
-from jaxafl.device import compilation
-from jaxafl.engine import mesh
 from jaxafl.simulation import Simulation
 from tests.problems import quadratic
 
@@ -158,45 +154,17 @@ combinations = st.one_of(
 )  # fmt: skip
 
 
-def check(combination: tuple[Any, Any, Any]) -> None:
-    """Twenty steps are finite; the same shapes compile once; the traced program has no call of the host."""
-    the_server, clock, client = combination
-    problem = quadratic(CLIENTS)
-    simulation = Simulation(problem.data, problem.model, client, the_server, clock)
-    made: list[tuple[Any, Any, Any]] = []
-    original = compilation.compiled
-
-    def watched(function: Any, static: Any, arguments: Any, donate: Any = (), **options: Any) -> Any:
-        made.append(
-            (function, static, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arguments))
-        )
-        return original(function, static, arguments, donate, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mesh, "compiled", watched)
-        first = simulation.run(STEPS, eval_every=STEPS, seed=0)
-        programs = {(function, static, str(shapes)) for function, static, shapes in made}
-        count = len(made)
-        again = simulation.run(STEPS, eval_every=STEPS, seed=1)
-    assert first.attrs["failed_step"] == again.attrs["failed_step"] == -1
-    for result in (first, again):
-        assert np.isfinite(result.loss).all() and np.isfinite(result.time).all()
-        arrived = result.client_id.values >= 0
-        assert np.isfinite(result.delta_norm.values[arrived]).all()
-        assert (result.staleness.values[arrived] >= 0).all()
-    if {(function, static, str(shapes)) for function, static, shapes in made[count:]} <= programs:
-        assert again.attrs["compile_seconds"] == 0  # other seeds may need other sizes of the ring
-    repeated = simulation.run(STEPS, eval_every=STEPS, seed=1)
-    assert repeated.attrs["compile_seconds"] == 0
-    np.testing.assert_array_equal(repeated.loss, again.loss)
-    function, static, shapes = next(entry for entry in made if entry[0].__name__.startswith("advance"))
-    with jax.enable_x64(function.__name__ == "advance_online"):
-        jaxpr = str(jax.make_jaxpr(function, static_argnums=tuple(range(len(static))))(*static, *shapes))
-    assert not re.search(r"callback|infeed|outfeed", jaxpr)
-
-
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(combination=combinations)
-def test_random_combinations_follow_the_reference(combination: tuple[Any, Any, Any]) -> None:
-    check(combination)
+def test_random_combinations_are_finite_and_repeatable(combination: tuple[Any, Any, Any]) -> None:
+    """Twenty steps are finite, and the same seed gives the same bits without compilation."""
+    the_server, clock, client = combination
+    problem = quadratic(CLIENTS)
+    simulation = Simulation(problem.data, problem.model, client, the_server, clock)
+    first, again = (simulation.run(STEPS, eval_every=STEPS, seed=1) for _ in range(2))
+    assert first.attrs["failed_step"] == -1 and again.attrs["compile_seconds"] == 0
+    np.testing.assert_array_equal(first.loss, again.loss)
+    arrived = first.client_id.values >= 0
+    assert np.isfinite(first.loss).all() and np.isfinite(first.time).all()
+    assert np.isfinite(first.delta_norm.values[arrived]).all() and (first.staleness.values[arrived] >= 0).all()

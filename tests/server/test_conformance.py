@@ -2,96 +2,143 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+import xarray as xr
 
-from jaxafl import server
-from jaxafl.clock import constant, synchronous, trace
+import jaxafl as afl
+from jaxafl import clock, server
+from jaxafl.clock import trace
+from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle import clock as oracle_clock
 from tests.oracle import server as oracle
+from tests.oracle.client import LocalTraining
 from tests.oracle.clock import ServerStep
-from tests.problems import assert_same, quadratic, record, reference, simulate
-from tests.variants import slow_but
+from tests.oracle.clock_bernoulli import bernoulli
+from tests.oracle.clock_interrupting import interrupting
+from tests.oracle.clock_sampled import sampled
+from tests.oracle.clock_semi_async import semi_async
+from tests.oracle.clock_stale_rounds import stale_rounds
+from tests.oracle.simulate import Simulation as Expected
+from tests.oracle.simulate import simulate_quafl, simulate_safa
+from tests.problems import GD, ORACLE_GD, START, assert_same, drawn, quadratic, record, reference, simulate
+from tests.problems_protocols import assert_versions, durations, in_client_order, lookup, sets_without_repeats
 
-STEPS = 12
+CLIENTS, STEPS = 6, 16
+SAMPLES = [client.num_samples for client in quadratic().clients]
+X0 = np.asarray(START)
+SIZES: dict[str, Any] = {"num_clients": CLIENTS, "dim": 3}
 PRECISIONS = {"float64": (True, 1e-9), "float32": (False, 1e-5)}
-
-SYNCHRONOUS: dict[str, tuple[Any, Callable[[], Any]]] = {
-    "fedavg": (server.fedavg(0.8), lambda: oracle.FedAvg(eta=0.8)),
-    "fedavg uniform": (server.fedavg(0.8, weights="uniform"), lambda: oracle.FedAvg(eta=0.8, weights="uniform")),
-    "fedbuff": (server.fedbuff(0.8, momentum=0.3), lambda: oracle.FedBuff(eta=0.8, momentum=0.3)),
-    "fadas": (server.fadas(0.1), lambda: oracle.FADAS(eta=0.1)),
-}
-
-FREE: dict[str, tuple[Any, Callable[[], Any], int]] = {
-    "fedasync constant": (server.fedasync(0.6, "constant"), lambda: oracle.FedAsync(alpha=0.6), 1),
-    "fedasync polynomial": (
-        server.fedasync(0.6, "polynomial", exponent=0.7),
-        lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
-        1,
-    ),
-    "fedasync hinge": (
-        server.fedasync(0.6, "hinge", exponent=2.0, threshold=1.0),
-        lambda: oracle.FedAsync(alpha=0.6, weighting="hinge", a=2.0, b=1.0),
-        1,
-    ),
-    "fedasync delta": (
-        server.fedasync(0.6, "polynomial", mix="delta"),
-        lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", mix="delta"),
-        1,
-    ),
-    "fedasync polynomial, buffer": (
-        server.fedasync(0.6, "polynomial", exponent=0.7),
-        lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
-        3,
-    ),
-    "fedasync delta, buffer": (
-        server.fedasync(0.3, "hinge", exponent=0.5, threshold=2.0, mix="delta"),
-        lambda: oracle.FedAsync(alpha=0.3, weighting="hinge", a=0.5, b=2.0, mix="delta"),
-        3,
-    ),
-    "fedbuff, buffer 1": (server.fedbuff(0.7, "none"), lambda: oracle.FedBuff(eta=0.7), 1),
-    "fedbuff": (server.fedbuff(0.7, "none"), lambda: oracle.FedBuff(eta=0.7), 2),
-    "fedbuff polynomial": (
-        server.fedbuff(0.7, staleness="polynomial"),
-        lambda: oracle.FedBuff(eta=0.7, scaling="sqrt"),
-        2,
-    ),
-    "fedbuff hinge of samples": (
-        server.fedbuff(0.7, "hinge", exponent=2.0, threshold=1.0, weights="samples"),
-        lambda: oracle.FedBuff(eta=0.7, scaling=lambda tau: 1 / (2.0 * max(tau - 1, 0) + 1), weights="samples"),
-        2,
-    ),
-    "fedbuff exponential": (
-        server.fedbuff(0.3, "exponential", exponent=0.3, reduce="sum", weights="samples"),
-        lambda: oracle.FedBuff(eta=0.3, scaling=lambda tau: math.exp(-0.3 * tau), reduce="sum", weights="samples"),
-        2,
-    ),
-    "fedbuff function": (
-        server.fedbuff(0.7, lambda tau: 1 / (1 + tau**2)),
-        lambda: oracle.FedBuff(eta=0.7, scaling=lambda tau: 1 / (1 + tau**2)),
-        2,
-    ),
-    "fedasync exponential": (
-        server.fedasync(0.6, "exponential", exponent=0.2),
-        lambda: oracle.FedAsync(alpha=0.6, weighting=lambda tau: math.exp(-0.2 * tau)),
-        1,
-    ),
-    "fedbuff momentum": (server.fedbuff(0.7, "none", momentum=0.4), lambda: oracle.FedBuff(eta=0.7, momentum=0.4), 2),
-    "fedbuff sum": (
-        server.fedbuff(0.3, staleness="polynomial", momentum=0.4, reduce="sum"),
-        lambda: oracle.FedBuff(eta=0.3, scaling="sqrt", momentum=0.4, reduce="sum"),
-        2,
-    ),
-}
+KINDS = ("real", "ties", "late")
+GRADIENT = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
+ORACLE_GRADIENT = LocalTraining(learning_rate=1.0, steps=1)
+Steps = Sequence[ServerStep]
+Schedule = tuple[Any, Steps]
+"""The engine's clock, and the steps of the reference."""
 
 
-def fadas_pair(correction: str, scaling: str | None) -> tuple[Any, Callable[[], Any], int]:
+def free(concurrency: int = 4, buffer: int = 1, *, in_order: bool = False, **options: Any) -> Any:
+    """FedAsync applies the arrivals of one server step in client order."""
+
+    def made(seed: int, kind: str) -> Schedule:
+        recorded = record(seed, CLIENTS, STEPS, kind, concurrency=concurrency, buffer=buffer, **options)
+        steps = recorded.oracle(STEPS)
+        return recorded.clock(), in_client_order(steps) if in_order else steps
+
+    return made
+
+
+def sets_of(rng: np.random.Generator, replacement: bool) -> np.ndarray:
+    sets = rng.integers(0, CLIENTS, (STEPS, 3)) if replacement else sets_without_repeats(rng, STEPS, 3, CLIENTS)
+    if replacement:
+        sets[2], sets[3] = [4, 4, 4], [2, 1, 2]
+    return sets
+
+
+def rounds(replacement: bool = False, given: Sequence[int] = ()) -> Any:
+    """Cohorts of three, with a number of local steps for each client if it is given."""
+
+    def made(seed: int, kind: str) -> Schedule:
+        rng = np.random.default_rng(seed)
+        sets, times = sets_of(rng, replacement), durations(rng, CLIENTS, STEPS, kind)
+        steps = oracle_clock.synchronous(sets.tolist(), lookup(times))
+        if given:
+            every = [[dataclasses.replace(a, local_steps=given[a.client]) for a in step.arrivals] for step in steps]
+            steps = [ServerStep(s.step, s.time, tuple(one)) for s, one in zip(steps, every, strict=True)]
+        protocol = clock.synchronous(cohort=3, replacement=replacement)
+        return trace(protocol, sets=sets, durations=times), steps
+
+    return made
+
+
+def stale(replacement: bool = False) -> Any:
+    def made(seed: int, kind: str) -> Schedule:
+        rng = np.random.default_rng(seed)
+        sets, ages = sets_of(rng, replacement), rng.integers(0, 5, (STEPS, 3))
+        times = durations(rng, CLIENTS, 3 * STEPS, kind)
+        protocol = clock.stale_rounds(
+            participants=3, max_staleness=4, durations=clock.constant(0), replacement=replacement
+        )
+        steps = stale_rounds(sets.tolist(), ages.tolist(), lookup(times), num_clients=CLIENTS)
+        return trace(protocol, sets=sets, stale=ages, durations=times), in_client_order(steps)
+
+    return made
+
+
+def send_buffers(receive: Any, send: Any) -> Any:
+    def made(seed: int, kind: str) -> Schedule:
+        rng = np.random.default_rng(seed)
+        sets, times = sets_of(rng, True), durations(rng, CLIENTS, 500, kind)
+        protocol = clock.sampled(drawn=3, durations=clock.constant(0), receive_buffer=receive, send_buffer=send)
+        steps = sampled(sets.tolist(), lookup(times), num_clients=CLIENTS, receive_buffer=receive, send_buffer=send)
+        return trace(protocol, sets=sets, durations=times), steps
+
+    return made
+
+
+def ticks(seed: int, kind: str) -> Schedule:
+    """Nobody arrives at ticks 0, 7 and 8; client 5 never does, client 4 only at the last tick."""
+    rng = np.random.default_rng(seed)
+    uploads, downloads = rng.random((STEPS, CLIENTS)) < 0.35, rng.random((STEPS, CLIENTS)) < 0.6
+    uploads[:, 4:] = uploads[[0, 7, 8]] = False
+    uploads[-1, 4] = True
+    steps = bernoulli(uploads.tolist(), downloads.tolist())
+    return trace(clock.bernoulli(0.5), uploads=uploads, downloads=downloads), steps
+
+
+def lagging(fraction: float, lag: int) -> Any:
+    def made(seed: int, kind: str) -> Schedule:
+        times = durations(np.random.default_rng(seed), CLIENTS, STEPS + 1, kind)
+        steps = semi_async(num_clients=CLIENTS, fraction=fraction, lag=lag, duration=lookup(times), rounds=STEPS)
+        protocol = clock.semi_async(fraction=fraction, lag=lag, durations=clock.constant(0))
+        return trace(protocol, durations=times), steps
+
+    return made
+
+
+class Case(NamedTuple):
+    """A server, its reference, a schedule by seed and kind, and local training of both."""
+
+    mine: Any
+    theirs: Callable[[], Any]
+    schedule: Callable[[int, str], Schedule]
+    client: Any = GD
+    training: Any = ORACLE_GD
+
+
+def pair(schedule: Any, mine: Any, theirs: Callable[[], Any]) -> Case:
+    return Case(mine, theirs, schedule)
+
+
+def fadas(correction: Any, scaling: Any) -> Case:
     """FADAS with a rate at which both delay scalings act."""
     options: dict[str, Any] = {
         "b1": 0.8,
@@ -100,130 +147,407 @@ def fadas_pair(correction: str, scaling: str | None) -> tuple[Any, Callable[[], 
         "delay_scaling": scaling,
         "tau_c": 1,
     }
-    return server.fadas(0.6, **options), lambda: oracle.FADAS(eta=0.6, **options), 2
+    return pair(free(4, 2), server.fadas(0.6, **options), lambda: oracle.FADAS(eta=0.6, **options))
 
 
-FREE |= {
-    f"fadas {correction} {scaling}": fadas_pair(correction, scaling)
-    for correction in ("none", "authors", "optax")
-    for scaling in (None, "eq4", "eq77")
+def aged(buffer: int, mine: Any, **options: Any) -> Case:
+    return pair(free(4, buffer, in_order=True), mine, lambda: oracle.FedAsync(**options))
+
+
+def buffered(mine: Any, **options: Any) -> Case:
+    return pair(free(4, 2), mine, lambda: oracle.FedBuff(**options))
+
+
+def table(begin: str, eta: float = 0.7) -> Callable[[], Any]:
+    return lambda: oracle.LastUpdates(eta=eta, begin=begin, **SIZES)
+
+
+def area() -> Any:
+    return oracle.AREA(num_clients=CLIENTS, x0=X0)
+
+
+def fedstale(p: Any, beta: float = 0.5, eta: float = 0.8, alpha: Any = None) -> Callable[[], Any]:
+    shares = np.asarray(SAMPLES) / sum(SAMPLES) if alpha is None else alpha
+    return lambda: oracle.FedStale(alpha=shares, p=p, beta=beta, dim=3, eta=eta)
+
+
+def kardam(dampening: Callable[[int], float], quantile: float, window: int) -> Callable[[], Any]:
+    options: dict[str, Any] = {"dampening": dampening, "quantile": quantile, "window": window}
+    return lambda: oracle.Kardam(eta=0.7, num_clients=CLIENTS, **options)
+
+
+EQUAL, P = [1 / CLIENTS] * CLIENTS, np.linspace(0.2, 0.7, CLIENTS)
+UNEVEN = tuple(range(1, CLIENTS + 1))
+STARTS: dict[str, dict[str, Any]] = {
+    "arrival": {"concurrency": 3, "buffer": 2},
+    "buffer above the concurrency": {"concurrency": 2, "buffer": 3},
+    "everyone": {"concurrency": 6, "buffer": 2},
+    "step": {"concurrency": 4, "buffer": 3, "dispatch": "step"},
+    "step, everyone": {"concurrency": 6, "buffer": 6, "dispatch": "step"},
+    "before the step": {"concurrency": 3, "buffer": 2, "before_step": True},
+    "before the step, everyone": {"concurrency": 6, "buffer": 1, "before_step": True},
+    "skew": {"concurrency": 5, "buffer": 3, "dispatch": "step", "start_skew": True},
+    "skew, everyone": {"concurrency": 6, "buffer": 2, "dispatch": "step", "start_skew": True},
+    "one at a time": {"concurrency": 1, "buffer": 1},
 }
+CASES: dict[str, Case] = {
+    "fedasync": aged(1, server.fedasync(0.6, "constant"), alpha=0.6),
+    "fedasync polynomial": aged(1, server.fedasync(0.6, exponent=0.7), alpha=0.6, weighting="polynomial", a=0.7),
+    "fedasync hinge": aged(
+        1, server.fedasync(0.6, "hinge", exponent=2.0, threshold=1.0), alpha=0.6, weighting="hinge", a=2.0, b=1.0
+    ),
+    "fedasync delta": aged(1, server.fedasync(0.6, mix="delta"), alpha=0.6, weighting="polynomial", mix="delta"),
+    "fedasync exponential": aged(
+        1, server.fedasync(0.6, "exponential", 0.2), alpha=0.6, weighting=lambda tau: math.exp(-0.2 * tau)
+    ),
+    "fedasync, buffer": aged(3, server.fedasync(0.6, exponent=0.7), alpha=0.6, weighting="polynomial", a=0.7),
+    "fedasync delta, buffer": aged(
+        3, server.fedasync(0.3, "hinge", 0.5, 2.0, "delta"), alpha=0.3, weighting="hinge", a=0.5, b=2.0, mix="delta"
+    ),
+    "fedbuff": buffered(server.fedbuff(0.7, "none"), eta=0.7),
+    "fedbuff hinge of samples": buffered(
+        server.fedbuff(0.7, "hinge", exponent=2.0, threshold=1.0, weights="samples"),
+        eta=0.7,
+        scaling=lambda tau: 1 / (2.0 * max(tau - 1, 0) + 1),
+        weights="samples",
+    ),
+    "fedbuff exponential": buffered(
+        server.fedbuff(0.3, "exponential", exponent=0.3, reduce="sum", weights="samples"),
+        eta=0.3,
+        scaling=lambda tau: math.exp(-0.3 * tau),
+        reduce="sum",
+        weights="samples",
+    ),
+    "fedbuff function": buffered(
+        server.fedbuff(0.7, lambda tau: 1 / (1 + tau**2)), eta=0.7, scaling=lambda tau: 1 / (1 + tau**2)
+    ),
+    "fedbuff momentum": buffered(server.fedbuff(0.7, "none", 0.4), eta=0.7, momentum=0.4),
+    "fedbuff sum": buffered(
+        server.fedbuff(0.3, momentum=0.4, reduce="sum"), eta=0.3, scaling="sqrt", momentum=0.4, reduce="sum"
+    ),
+    **{f"fadas {c} {s}": fadas(c, s) for c in ("none", "authors", "optax") for s in (None, "eq4", "eq77")},
+    **{
+        f"fedbuff, {name}": pair(free(**options), server.fedbuff(0.7), lambda: oracle.FedBuff(eta=0.7, scaling="sqrt"))
+        for name, options in STARTS.items()
+    },
+    # buffers and tables
+    "ca2fl": pair(free(4, 5), server.ca2fl(0.7), lambda: oracle.CA2FL(eta=0.7, **SIZES)),
+    "ca2fl, rounds": pair(rounds(), server.ca2fl(0.7), lambda: oracle.CA2FL(eta=0.7, **SIZES)),
+    "defedavg_iid": pair(free(CLIENTS, 2), server.defedavg_iid(0.7), lambda: oracle.MeanDelta(eta=0.7)),
+    **{
+        f"defedavg_niid, {receive}, {send}": pair(
+            send_buffers(receive, send), server.defedavg_niid(0.7), lambda: oracle.MeanDelta(eta=0.7)
+        )
+        for receive in ("keep", "consume")
+        for send in ("overwrite", "hold")
+    },
+    "ia2sgd": pair(free(CLIENTS), server.ia2sgd(0.7), table("later")),
+    "ia2sgd, buffer": pair(free(CLIENTS, 3), server.ia2sgd(0.7), table("later")),
+    "ace": pair(free(CLIENTS), server.ace(0.7), table("full")),
+    "aced": pair(free(CLIENTS), server.aced(0.7, 3), lambda: oracle.ACED(max_age=3, eta=0.7, **SIZES)),
+    "aced by row": pair(
+        free(CLIENTS, 2),
+        server.aced(0.7, 4, "row"),
+        lambda: oracle.ACED(max_age=4, age="row", eta=0.7, **SIZES),
+    ),
+    "aced, default": pair(free(CLIENTS), server.aced(0.7), lambda: oracle.ACED(max_age=CLIENTS, eta=0.7, **SIZES)),
+    "mifa": pair(free(4, 2), server.mifa(0.7), table("later")),
+    "mifa, rounds": pair(rounds(), server.mifa(0.7), table("later")),
+    "mifa at once": pair(rounds(), server.mifa(0.7, wait=False), table("at once")),
+    "mifa, ticks": pair(ticks, server.mifa(0.3, wait=False), table("at once", 0.3)),
+    "area": pair(free(4, 3), server.area(), area),
+    "area, rounds": pair(rounds(), server.area(), area),
+    "fedstale": pair(rounds(), server.fedstale(0.8), fedstale([0.5] * CLIENTS)),
+    "fedstale, estimate": pair(rounds(), server.fedstale(0.8, estimate=True), fedstale(None)),
+    "fedstale, ticks": pair(ticks, server.fedstale(0.5, 0.4, P, "uniform"), fedstale(P, 0.4, 0.5, EQUAL)),
+    "fedvarp": pair(
+        rounds(), afl.presets.fedvarp(3, clock.constant(0)).server, fedstale([0.5] * CLIENTS, 1.0, 1.0, EQUAL)
+    ),
+    # rates and weights of their own
+    "delay_adaptive": pair(free(), server.delay_adaptive(0.7), lambda: oracle.DelayAdaptive(eta=0.7, c=4)),
+    "delay_adaptive drop": pair(
+        free(CLIENTS), server.delay_adaptive(0.7, "drop", 2.0), lambda: oracle.DelayAdaptive(eta=0.7, c=2, rule="drop")
+    ),
+    "delay_adaptive koloskova": pair(
+        free(CLIENTS),
+        server.delay_adaptive(0.7, "koloskova", smoothness=0.05),
+        lambda: oracle.DelayAdaptive(eta=0.7, c=CLIENTS, rule="koloskova", smoothness=0.05),
+    ),
+    "kardam": pair(free(CLIENTS), server.kardam(0.7), kardam(lambda tau: 1 / (1 + tau), 2 / 3, 26)),
+    "kardam, window": pair(
+        free(),
+        server.kardam(0.7, "exponential", exponent=0.2, quantile=0.4, window=2),
+        kardam(lambda tau: math.exp(-0.2 * tau), 0.4, 2),
+    ),
+    "picky_sgd": pair(free(CLIENTS), server.picky_sgd(0.7, 0.8), lambda: oracle.PickySGD(eta=0.7, distance=0.8)),
+    "picky_sgd, infinite": pair(
+        free(), server.picky_sgd(0.7, np.inf), lambda: oracle.PickySGD(eta=0.7, distance=np.inf)
+    ),
+    "fedfa": pair(free(), server.fedfa(3), lambda: oracle.FedFa(window=3)),
+    "port": pair(
+        free(4, 2, dispatch="step"),
+        server.port(0.5, 2.0, 4.0),
+        lambda: oracle.PORT(similarity=0.5, staleness=2.0, bound=4.0),
+    ),
+    "port, single": pair(free(), server.port(), oracle.PORT),
+    # rounds
+    "fedavg": pair(rounds(), server.fedavg(0.8), lambda: oracle.FedAvg(eta=0.8)),
+    "fedavg uniform": pair(rounds(), server.fedavg(0.8, "uniform"), lambda: oracle.FedAvg(eta=0.8, weights="uniform")),
+    "fedavg, drawn twice": pair(rounds(True), server.fedavg(), oracle.FedAvg),
+    "fedadagrad": pair(
+        rounds(), server.fedadagrad(0.2, 0.8, 1e-2), lambda: oracle.Adaptive("adagrad", eta=0.2, b1=0.8, eps=1e-2)
+    ),
+    "fedadam": pair(rounds(), server.fedadam(0.1), lambda: oracle.Adaptive("adam", eta=0.1)),
+    "fedyogi": pair(
+        rounds(),
+        server.fedyogi(0.2, 0.8, 0.95, 1e-2),
+        lambda: oracle.Adaptive("yogi", eta=0.2, b1=0.8, b2=0.95, eps=1e-2),
+    ),
+    "fedams, drawn twice": pair(
+        rounds(True), server.fedams(0.1, 0.8, 0.95), lambda: oracle.FADAS(eta=0.1, b1=0.8, b2=0.95)
+    ),
+    "fedams as its authors run it": pair(
+        rounds(),
+        server.fedams(0.1, eps=0.0, bias_correction="authors", max_init=1e-3),
+        lambda: oracle.FADAS(eta=0.1, eps=0.0, bias_correction="authors", max_init=1e-3),
+    ),
+    "fedams with a floor": pair(
+        rounds(), server.fedams(0.1, max_init=0.05), lambda: oracle.FADAS(eta=0.1, max_init=0.05)
+    ),
+    **{
+        f"fednova {weights}": Case(
+            server.fednova(0.8, weights),  # type: ignore[arg-type]
+            lambda weights=weights: oracle.FedNova(eta=0.8, weights=weights),
+            rounds(given=UNEVEN),
+            afl.Client(learning_rate=0.2, steps=UNEVEN, batch_size=None),
+            LocalTraining(learning_rate=0.2),
+        )
+        for weights in ("samples", "uniform")
+    },
+    "fedasync, stale rounds": pair(
+        stale(), server.fedasync(0.6, exponent=0.7), lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7)
+    ),
+    "fadas, stale rounds": pair(
+        stale(),
+        server.fadas(0.3, delay_scaling="eq77", tau_c=1),
+        lambda: oracle.FADAS(eta=0.3, delay_scaling="eq77", tau_c=1),
+    ),
+    # both runs of a client are applied, one after another
+    "fedasync, drawn twice": pair(
+        stale(True),
+        server.fedasync(0.6, exponent=0.7),
+        lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
+    ),
+    # ticks: an empty one changes neither the parameters nor momentum, moments or counts
+    "fedavg, ticks": pair(ticks, server.fedavg(0.8), lambda: oracle.FedAvg(eta=0.8)),
+    "fedbuff, ticks": pair(
+        ticks, server.fedbuff(0.5, momentum=0.5), lambda: oracle.FedBuff(eta=0.5, scaling="sqrt", momentum=0.5)
+    ),
+    "fadas, ticks": pair(
+        ticks,
+        server.fadas(0.3, bias_correction="authors", delay_scaling="eq4", tau_c=2),
+        lambda: oracle.FADAS(eta=0.3, bias_correction="authors", delay_scaling="eq4", tau_c=2),
+    ),
+    "audg": Case(server.audg(0.3), lambda: oracle.AUDG(eta=0.3, num_samples=SAMPLES), ticks, GRADIENT, ORACLE_GRADIENT),
+    "psurdg": Case(
+        server.psurdg(0.1), lambda: oracle.PSURDG(eta=0.1, num_samples=SAMPLES, dim=3), ticks, GRADIENT, ORACLE_GRADIENT
+    ),
+    "asysg": Case(server.asysg(0.2), lambda: oracle.MeanDelta(eta=0.2), free(4, 3), GRADIENT, ORACLE_GRADIENT),
+}
+QUICK = {"fedasync polynomial", "fedbuff momentum", "fadas authors eq77", "defedavg_niid, consume, hold", "aced by row"}
+QUICK |= {"fedstale, estimate", "kardam, window", "fedyogi", "fedavg, drawn twice", "fedasync, drawn twice", "psurdg"}
 
 
-def in_client_order(steps: list[ServerStep]) -> list[ServerStep]:
-    """FedAsync applies the arrivals of one server step in client order."""
-    return [ServerStep(s.step, s.time, tuple(sorted(s.arrivals, key=lambda arrival: arrival.client))) for s in steps]
-
-
-def check_free_running(name: str, kind: str, precision: str, seed: int = 3) -> None:
-    mine, theirs, buffer = FREE[name]
+def check(name: str, kind: str, precision: str, seed: int) -> xr.Dataset:
+    """Compares the engine's run with the reference's, whatever the order within a step."""
+    one = CASES[name]
     wide, tolerance = PRECISIONS[precision]
-    problem = quadratic()
-    recorded = record(seed, problem.num_clients, STEPS, kind, concurrency=4, buffer=buffer)
-    steps = recorded.oracle(STEPS)
-    fedasync = name.startswith("fedasync")
-    expected = reference(problem, theirs(), in_client_order(steps) if fedasync else steps)
-    assert max(arrival.staleness for step in steps for arrival in step.arrivals) > 1
+    made, steps = one.schedule(seed, kind)
+    expected = reference(quadratic(), one.theirs(), steps, one.training)
     with jax.enable_x64(wide):
-        result = simulate(problem, mine, recorded.clock(), STEPS)
-    assert_same(result, expected, tolerance, ordered=not fedasync)
+        result = simulate(quadratic(), one.mine, made, STEPS, one.client)
+    if name == "fedasync, drawn twice":  # whose two runs of one client and step have no order
+        np.testing.assert_allclose(result.observe_w, np.asarray(expected.versions), rtol=tolerance, atol=tolerance)
+    else:
+        assert_same(result, expected, tolerance, ordered=False)
+    return result
 
 
-# all of them run in the slow test below
-USUAL = [
-    name
-    for name in FREE
-    if name not in ("fadas none eq77", "fadas authors eq4", "fadas optax None", "fadas optax eq77")
-]
-
-
-@pytest.mark.parametrize("name", slow_but(USUAL, "fedasync polynomial"))
-def test_free_running_servers_follow_their_references(name: str) -> None:
-    check_free_running(name, "ties", "float64")
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def test_servers_follow_their_references(name: str) -> None:
+    check(name, "late", "float64", 3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedasync polynomial, buffer", "fadas authors eq77"])
-def test_single_precision_follows_too(name: str) -> None:
-    check_free_running(name, "ties", "float32")
+@pytest.mark.parametrize("name", CASES)
+def test_servers_follow_their_references_on_every_kind_of_schedule(name: str) -> None:
+    for seed, kind in enumerate(("real", "ties", "ties", "late")):
+        check(name, kind, "float64" if seed else "float32", seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FREE)
-def test_every_server_on_every_kind_of_schedule(name: str) -> None:
-    for seed, kind in enumerate(("real", "ties", "late", "heavy")):
-        check_free_running(name, kind, "float64", seed)
+@pytest.mark.parametrize("name", ["audg", "psurdg"])
+def test_only_servers_with_tables_step_without_arrivals(name: str) -> None:
+    moved = np.abs(np.diff(check(name, "real", "float64", 0).observe_w, axis=0)).sum(axis=1)
+    assert moved[0] == 0 and ((moved[[7, 8]] > 0) == (name == "psurdg")).all()
 
 
 @pytest.mark.parametrize(
-    ("name", "precision"),
+    ("kind", "fraction", "lag", "precision"),
     [
-        ("fedavg", "float64"),
-        pytest.param("fedavg uniform", "float64", marks=pytest.mark.slow),
-        pytest.param("fedbuff", "float64", marks=pytest.mark.slow),
-        pytest.param("fadas", "float64", marks=pytest.mark.slow),
-        pytest.param("fedavg", "float32", marks=pytest.mark.slow),
+        ("late", 0.33, 1, "float64"),
+        pytest.param("ties", 0.5, 2, "float32", marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, fraction, lag, "float64", marks=pytest.mark.slow)
+            for kind in KINDS
+            for fraction, lag in ((0.1, 0), (0.5, 3), (1.0, 1))
+        ),
     ],
 )
-def test_synchronous_servers_follow_their_references(name: str, precision: str) -> None:
-    mine, theirs = SYNCHRONOUS[name]
+def test_safa(kind: str, fraction: float, lag: int, precision: str) -> None:
     wide, tolerance = PRECISIONS[precision]
-    problem, rng = quadratic(), np.random.default_rng(0)
-    sets = np.stack([rng.permutation(6)[:3] for _ in range(STEPS)])
-    durations = rng.uniform(1, 5, (6, STEPS))
-    rounds = oracle_clock.synchronous(sets.tolist(), lambda client, run: durations[client, run])
+    made, steps = lagging(fraction, lag)(0, kind)
+    clients = quadratic().clients
+    expected = simulate_safa(steps, ORACLE_GD, oracle.SAFA(num_samples=SAMPLES, x0=X0), X0, clients)
     with jax.enable_x64(wide):
-        clock = trace(synchronous(cohort=3, durations=constant(0)), durations=durations, sets=sets)
-        result = simulate(problem, mine, clock, STEPS)
-    assert_same(result, reference(problem, theirs(), rounds), tolerance, ordered=False)
+        result = simulate(quadratic(), server.safa(), made, STEPS)
+    assert_same(result, expected, tolerance, ordered=False)
+    for name in ("picked", "undrafted", "deprecated"):
+        counted = [sum(arrival.kind == name for arrival in step.arrivals) for step in steps]
+        assert result[name].values.tolist() == counted and (kind != "late" or lag != 1 or fraction == 1 or sum(counted))
 
 
-def test_a_client_drawn_twice_counts_twice() -> None:
-    problem = quadratic()
-    sets = np.asarray([[0, 2, 2], [1, 1, 1], [5, 3, 5], [4, 0, 1]])
-    durations = np.random.default_rng(1).uniform(1, 5, (6, 4))
-    rounds = oracle_clock.synchronous(sets.tolist(), lambda client, run: durations[client, run])
-    clock = trace(synchronous(cohort=3, replacement=True, durations=constant(0)), durations=durations, sets=sets)
+MOST, PERIOD, CONTACTED = 4, 2.0, 3
+LOCAL = afl.Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=MOST, batch_size=None)
+ORACLE_LOCAL = LocalTraining(learning_rate=0.2, momentum=0.5)
+
+
+def contacts(seed: int, constant_times: bool) -> tuple[Any, Steps, np.ndarray]:
+    """Returns the clock, the steps, and seconds per step [client, run]; client 0 seldom ends one, 5 never arrives."""
+    rng = np.random.default_rng(seed)
+    sets = sets_without_repeats(rng, STEPS, CONTACTED, CLIENTS - 1)
+    times = rng.integers(1, 12, (CLIENTS, 1 if constant_times else STEPS + 1)) / 4
+    times = np.broadcast_to(times, (CLIENTS, STEPS + 1)).copy()
+    times[0] = 4.5
+    protocol = clock.interrupting(period=PERIOD, contacted=CONTACTED, durations=clock.constant(0))
+    steps = interrupting(sets.tolist(), lookup(times), num_clients=CLIENTS, period=PERIOD, max_steps=MOST)
+    return trace(protocol, sets=sets, durations=times, per="step"), steps, times
+
+
+def assert_follows(result: xr.Dataset, expected: Expected, steps: Steps, tolerance: float) -> None:
+    assert_versions(result, expected, tolerance)
+    made = np.array([[arrival.local_steps for arrival in step.arrivals] for step in steps])
+    np.testing.assert_array_equal(result.local_steps, made)
+    assert made.min() == 0 and made.max() == MOST
+    losses = np.asarray([one.losses for one in expected.records])
+    np.testing.assert_allclose(result.local_loss.values[made > 0], losses[made > 0], rtol=10 * tolerance)
+
+
+def normalisers(times: np.ndarray, which: int) -> list[float]:
+    """Returns E[min(E, K)] or P(E > 0) of every client, whose recorded times are equally likely."""
+    how: dict[str, Any] = {"period": PERIOD, "contact_probability": CONTACTED / CLIENTS, "max_steps": MOST}
+    return [oracle.gap_expectations(step_times=row.tolist(), **how)[which] for row in times]
+
+
+@pytest.mark.parametrize(
+    ("reweight", "own", "precision", "seed"),
+    [
+        ("deterministic", False, "float64", 0),
+        pytest.param("deterministic", False, "float32", 1, marks=pytest.mark.slow),
+        pytest.param("deterministic", True, "float64", 2, marks=pytest.mark.slow),
+        *(pytest.param("stochastic", own, "float64", 3 + own, marks=pytest.mark.slow) for own in (False, True)),
+    ],
+)
+def test_favano(reweight: Any, own: bool, precision: str, seed: int) -> None:
+    """Numbers of one's own stand for E[min(E_i, K)], or for the P(E_i > 0) that multiplies the steps made."""
+    wide, tolerance = PRECISIONS[precision]
+    made, steps, times = contacts(seed, seed % 2 == 0)
+    numbers = [1.0, 2.0, 0.5, 3.0, 1.5, 9.0] if own else normalisers(times, int(reweight == "stochastic"))
+    theirs = oracle.FAVANO(normaliser=numbers, reweight=reweight)
+    expected = reference(quadratic(), theirs, steps, ORACLE_LOCAL)
+    with jax.enable_x64(wide):
+        mine = server.favano(reweight, np.asarray(numbers) if own else None)
+        result = simulate(quadratic(), mine, made, STEPS, LOCAL)
+    assert_follows(result, expected, steps, tolerance)
+    factor = result.local_steps.values if reweight == "stochastic" else 1
+    np.testing.assert_allclose(result.normaliser, factor * np.asarray(numbers)[result.client_id.values], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("scaled", "precision", "seed"),
+    [
+        (True, "float64", 0),
+        pytest.param(False, "float32", 1, marks=pytest.mark.slow),
+        *(pytest.param(False, "float64", seed, marks=pytest.mark.slow) for seed in range(2, 6)),
+    ],
+)
+def test_quafl(scaled: bool, precision: str, seed: int) -> None:
+    wide, tolerance = PRECISIONS[precision]
+    made, steps, _ = contacts(seed, False)
+    theirs = oracle.QuAFL(num_clients=CLIENTS, x0=X0)
+    expected = simulate_quafl(steps, ORACLE_LOCAL, theirs, X0, quadratic().clients, scale_rate=scaled)
+    with jax.enable_x64(wide):
+        result = simulate(quadratic(), server.quafl(scaled), made, STEPS, LOCAL)
+    assert_follows(result, expected, steps, tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "lasting",
+    [
+        clock.exponential(1.5, per="step"),
+        clock.constant(0.7) + clock.constant(np.asarray([0.3, 0.5, 0.9, 1.7, 4.0]), per="step"),
+        clock.uniform(0.5, 2.0) * clock.uniform(0.5, 2.0, per="step"),
+        clock.uniform(0.2, 4.0, per="client") * clock.constant(0.8, per="step"),
+    ],
+    ids=["exponential", "latency", "product", "per client"],
+)
+def test_expectations_of_favano_are_those_of_the_clock(lasting: Any) -> None:
+    """Compares E[min(E, K)] and P(E > 0) with the mean over 20,000 simulated contacts."""
+    protocol, most = clock.interrupting(period=1.0, contacted=2, durations=lasting), 6
+    schedule = clock.schedule(protocol, 5, most, 10_000, 3)
+    for reweight in ("deterministic", "stochastic"):
+        local = afl.Client(optax.sgd, learning_rate=1.0, steps=most)
+        exact = server.favano(reweight).prepare(protocol, local, np.ones(5, int), 3)[0].table  # type: ignore[arg-type]
+        for client in range(5):
+            made = schedule.local_steps[200:][schedule.client[200:] == client]
+            values = made if reweight == "deterministic" else made > 0
+            assert abs(values.mean() - exact[client]) < 5 * values.std() / np.sqrt(len(values)) + 0.01 * exact[client]
+
+
+@pytest.mark.slow
+def test_asysg_on_mini_batches() -> None:
+    """One mini-batch gradient per run, of the samples that the run's key draws."""
+    seed, size = 3, 2
+    recorded = record(1, CLIENTS, 15, "ties", concurrency=6, buffer=2)
+
+    def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
+        key = per_run(purpose_key(seed_key(seed), Purpose.BATCH), jnp.int32(client), jnp.int32(run))
+        return [np.asarray(drawn(key, jnp.int32(0), size, jnp.int32(SAMPLES[client]))).tolist()]
+
+    client = dataclasses.replace(GRADIENT, batch_size=size)
     with jax.enable_x64(True):
-        result = simulate(problem, server.fedavg(), clock, 4)
-    assert_same(result, reference(problem, oracle.FedAvg(), rounds), 1e-9, ordered=False)
-    assert result.attrs["runs_started"] == 8
-    assert result.attrs["runs_never_consumed"] == 0
+        result = simulate(quadratic(), server.asysg(0.2), recorded.clock(), 15, client, seed=seed)
+        theirs = oracle.MeanDelta(eta=0.2)
+        expected = reference(quadratic(), theirs, recorded.oracle(15), ORACLE_GRADIENT, batches=batches)
+    assert_same(result, expected, 1e-9)
 
 
-SCHEDULES: dict[str, dict[str, Any]] = {
-    "arrival": {"concurrency": 3, "buffer": 2},
-    "arrival, buffer above the concurrency": {"concurrency": 2, "buffer": 3},
-    "arrival, everyone": {"concurrency": 6, "buffer": 2},
-    "step": {"concurrency": 4, "buffer": 3, "dispatch": "step"},
-    "step, everyone": {"concurrency": 6, "buffer": 6, "dispatch": "step"},
-    "before_step": {"concurrency": 3, "buffer": 2, "before_step": True},
-    "before_step, everyone, buffer 1": {"concurrency": 6, "buffer": 1, "before_step": True},
-    "start_skew": {"concurrency": 5, "buffer": 3, "dispatch": "step", "start_skew": True},
-    "start_skew, everyone": {"concurrency": 6, "buffer": 2, "dispatch": "step", "start_skew": True},
-    "one at a time": {"concurrency": 1, "buffer": 1},
+SWEPT: dict[str, tuple[Any, tuple[float, float]]] = {
+    "max_age": (server.aced(0.1, 1.0), (0.0, 3.0)),
+    "threshold": (server.delay_adaptive(0.2, threshold=2.0), (0.5, 9.0)),
+    "distance": (server.picky_sgd(0.2), (0.05, np.inf)),
+    "exponent": (server.fedbuff(exponent=0.5), (0.0, 2.0)),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_every_way_of_starting_clients_follows_the_reference(name: str) -> None:
-    problem = quadratic()
-    for kind in ("ties", "late") if name in ("arrival", "step") else ("ties",):
-        recorded = record(0, 6, STEPS, kind, **SCHEDULES[name])
-        expected = reference(problem, oracle.FedBuff(eta=0.7, scaling="sqrt"), recorded.oracle(STEPS))
-        with jax.enable_x64(True):
-            result = simulate(problem, server.fedbuff(0.7, staleness="polynomial"), recorded.clock(), STEPS)
-        assert_same(result, expected, 1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_many_random_schedules_follow_the_reference(name: str) -> None:
-    problem = quadratic()
-    for seed in range(12):
-        recorded = record(seed, 6, STEPS, ("ties", "real", "late", "heavy")[seed % 4], **SCHEDULES[name])
-        expected = reference(problem, oracle.FedBuff(eta=0.7, scaling="sqrt"), recorded.oracle(STEPS))
-        with jax.enable_x64(True):
-            result = simulate(problem, server.fedbuff(0.7, staleness="polynomial"), recorded.clock(), STEPS)
-        assert_same(result, expected, 1e-9)
+@pytest.mark.parametrize("name", SWEPT)
+def test_numbers_are_swept(name: str) -> None:
+    protocol = clock.free_running(concurrency=CLIENTS, durations=clock.uniform(1, 5))
+    of, (one, values) = quadratic(), SWEPT[name]
+    found = afl.sweep(afl.Simulation(of.data, of.model, GD, one, protocol), {f"server.{name}": values}, 8)
+    for place, value in enumerate(values):
+        member = dataclasses.replace(one, **{name: value})
+        single = afl.Simulation(of.data, of.model, GD, member, protocol).run(8)
+        np.testing.assert_allclose(found.loss.values.reshape(2, -1)[place], single.loss.values, rtol=1e-5)
+    assert not np.allclose(*found.loss.values.reshape(2, -1))

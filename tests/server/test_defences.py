@@ -84,10 +84,10 @@ def test_zeno_is_its_algorithm(name: str) -> None:
 
 def test_zeno_says_what_it_needs() -> None:
     sim = zeno_sim(afl.server.zeno())
-    with pytest.raises(ValueError, match=r"quadratic has no validation set.*with_validation\(0.1\)"):
+    with pytest.raises(ValueError, match="validation set"):
         dataclasses.replace(sim, data=quadratic().data).check()
     for option in ("every", "batch_size"):
-        with pytest.raises(ValueError, match=f"zeno: {option} must be at least 1"):
+        with pytest.raises(ValueError, match=option):
             dataclasses.replace(sim, server=afl.server.zeno(**{option: 0})).check()
 
 
@@ -242,33 +242,3 @@ def test_momenta_and_mu2_say_what_they_need() -> None:
             check(dataclasses.replace(client_of(part), steps=2), afl.server.fedbuff(staleness="none"))
         with pytest.raises(ValueError, match=f"{part.name}: the client's optimiser is sgd with momentum"):
             check(afl.Client(learning_rate=1.0, momentum=0.5, steps=1, correction=part), afl.server.fedbuff())
-
-
-def all_cases() -> dict[str, afl.Simulation]:
-    problem, client = quadratic(), client_of(correction.local_momentum(), BATCH)
-    buffers = afl.clock.every_buffer(durations=TIMES, buffers=3)
-    storm = client_of(correction.storm(), BATCH)
-    return {
-        "zeno": zeno_sim(ZENO["batches"]),
-        "mu2": afl.Simulation(problem.data, problem.model, storm, afl.server.mu2(), CLOCK),
-        "basgdm": afl.Simulation(problem.data, problem.model, client, afl.server.basgd(0.1, 3), buffers),
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", all_cases())
-def test_lanes_sweeps_checkpoints_and_steps_change_nothing(name: str, tmp_path: Any) -> None:
-    sim = all_cases()[name]
-    want = sim.run(STEPS, seed=SEED, observe=observe_w).observe_w.values
-    for how in ({"lanes": 4}, {"lanes": 16}):
-        np.testing.assert_array_equal(sim.run(STEPS, seed=SEED, observe=observe_w, **how).observe_w, want)
-    rates = {"seed": [5, SEED], "server.learning_rate": [0.05, sim.server.learning_rate]}
-    many = afl.sweep(sim, rates, STEPS, observe=observe_w).observe_w.values
-    np.testing.assert_allclose(many[1, 1], want, rtol=1e-5, atol=1e-6)
-    sim.run(7, seed=SEED, folder=tmp_path, observe=observe_w)
-    np.testing.assert_array_equal(sim.run(STEPS, seed=SEED, folder=tmp_path, observe=observe_w).observe_w, want)
-    state, found = jax.jit(sim.init)(SEED), []
-    for _ in range(STEPS):
-        state, _ = sim.step(state)
-        found.append(state.params["w"])
-    np.testing.assert_allclose(found, want[1:], rtol=1e-5, atol=1e-6)

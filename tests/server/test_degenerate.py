@@ -18,6 +18,7 @@ from tests.problems import GD, START, quadratic, simulate
 
 CLIENTS, STEPS = 6, 10
 GRADIENT = Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
+LONG = Client(optax.sgd, learning_rate=0.1, steps=50, batch_size=None)
 TOGETHER = free_running(concurrency=CLIENTS, buffer=CLIENTS, durations=constant(2.0))
 ROUNDS = synchronous(durations=constant(2.0))
 MIXED = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
@@ -142,34 +143,20 @@ def test_favano_averages_the_versions_of_idle_clients() -> None:
     assert checked > 3
 
 
-@pytest.mark.slow
-def test_defedavg_niid_trains_only_what_is_uploaded() -> None:
-    """n = 10 of N = 100: everyone trains all the time, but a run that is overwritten is never computed."""
-    problem = quadratic(100)
-    clock = sampled(drawn=10, durations=uniform(1, 5))
-    simulation = Simulation(problem.data, problem.model, GD, server.defedavg_niid(), clock)
-    schedule, plan = simulation.schedule(40), simulation.plan(40)
-    consumed = len(np.unique(schedule.run_id[schedule.mask]))
-    assert plan.runs == consumed == schedule.mask.sum()
-    assert plan.needed == 3 * consumed
-    assert schedule.runs_started > 3 * consumed
-    assert plan.slots <= 2 * 100 + 1
-
-
-@pytest.mark.slow
-def test_favano_trains_only_the_steps_that_are_made() -> None:
+@pytest.mark.parametrize(
+    ("made", "protocol", "client"),
+    [
+        # a run that is overwritten in the send buffer is never computed
+        (server.defedavg_niid(), sampled(drawn=3, durations=uniform(1, 5)), GD),
+        # a client trains the steps that it makes until its contact
+        (server.favano(), interrupting(period=1.0, contacted=2, durations=uniform(0.2, 3.0, per="step")), LONG),
+        # a gradient that is offered again is computed once
+        (server.audg(), bernoulli(0.6, 0.2), GRADIENT),
+    ],
+)
+def test_only_what_a_step_takes_is_trained(made: Any, protocol: Any, client: Any) -> None:
     problem = quadratic()
-    clock = interrupting(period=1.0, contacted=2, durations=uniform(0.2, 3.0, per="step"))
-    local = Client(optax.sgd, learning_rate=0.1, steps=50, batch_size=None)
-    simulation = Simulation(problem.data, problem.model, local, server.favano(), clock)
+    simulation = Simulation(problem.data, problem.model, client, made, protocol)
     schedule, plan = simulation.schedule(60), simulation.plan(60)
-    assert plan.needed == schedule.local_steps.sum()
-    assert 0 < plan.needed < 0.2 * 50 * schedule.mask.sum()
-    assert int(plan.segments.active.sum()) == plan.needed
-
-
-def test_a_gradient_that_is_offered_again_is_computed_once() -> None:
-    problem = quadratic()
-    simulation = Simulation(problem.data, problem.model, GRADIENT, server.audg(), bernoulli(0.6, 0.2))
-    schedule, plan = simulation.schedule(60), simulation.plan(60)
-    assert plan.runs == len(np.unique(schedule.run_id[schedule.mask])) < 0.5 * schedule.mask.sum()
+    runs, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)
+    assert plan.runs <= len(runs) and plan.needed == schedule.of_arrivals("local_steps")[first].sum()

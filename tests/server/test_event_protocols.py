@@ -15,7 +15,6 @@ import pytest
 import jaxafl as afl
 from jaxafl import clock, presets, server
 from jaxafl.clock import Schedule
-from jaxafl.clock.ragged import Ragged
 from tests.problems import START, observe_w, quadratic
 from tests.variants import slow_but
 
@@ -195,7 +194,7 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         lambda: Throttle(2.0, *RADII.values(), truncates=True),
     ),
     "ringleader": (
-        (server.ringleader(ETA), clock.ringleader(durations=DURATIONS, max_arrivals=256)),
+        (server.ringleader(ETA), clock.ringleader(durations=DURATIONS)),
         lambda: Ringleader(CLIENTS, len(START), ETA),
     ),
     "ia2sgd": ((server.ia2sgd(ETA), clock.warm_up(FREE, first="next")), table),
@@ -211,9 +210,7 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     "windows of exponential length": (
         (
             server.fedbuff(ETA, "none"),
-            clock.free_running(
-                concurrency=4, durations=DURATIONS, period=0.7, windows="poisson", lost=0.2, max_arrivals=20
-            ),
+            clock.free_running(concurrency=4, durations=DURATIONS, period=0.3, windows="poisson", lost=0.2),
         ),
         lambda: mean,
     ),
@@ -229,13 +226,15 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     "wait": (
         (
             server.fedbuff(ETA, "none"),
-            clock.free_running(
-                concurrency=CLIENTS, buffer=2, durations=DURATIONS, max_staleness=3, on_bound="wait", max_arrivals=30
-            ),
+            clock.free_running(concurrency=CLIENTS, buffer=2, durations=DURATIONS, max_staleness=3, on_bound="wait"),
         ),
         lambda: mean,
     ),
 }
+
+
+QUIET = {"wait", "ringleader", "ace", "routed", "fedcompass", "basgd", "naive_optimal", "fedvarp"}
+QUIET |= {"windows of exponential length"}
 
 
 @pytest.mark.parametrize("name", slow_but(CASES, "fedcompass", "malenia", "ringleader", "throttle"))
@@ -249,56 +248,18 @@ def test_servers_follow_their_formulas_along_the_schedule(name: str) -> None:
     np.testing.assert_allclose(result.observe_w.values, along(schedule, expected()), rtol=1e-12, atol=1e-14)
     counted = {word: int(getattr(schedule, f"runs_{word}")[-1]) for word in ("refused", "stopped", "lost")}
     assert {word: result.attrs.get(f"runs_{word}", 0) for word in counted} == counted
-    assert sum(counted.values()) > 0 or name.split(",")[0] in (
-        "wait",
-        "ringleader",
-        "ace",
-        "routed",
-        "fedcompass",
-        "basgd",
-        "naive_optimal",
-        "fedvarp",
-        "windows of exponential length",
-    )
-    ragged = isinstance(vars(schedule)["client"], Ragged)
-    assert result.sizes["arrival"] == (schedule.taken.max() if ragged else schedule.mask.shape[1])
+    assert sum(counted.values()) > 0 or name.split(",")[0] in QUIET
     sent = schedule.mask.sum() + counted["refused"] + counted["lost"]
     assert int(result.bytes_up.sum()) == sent * len(START) * 8
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_lanes_sweeps_checkpoints_and_evaluations_change_nothing(name: str, tmp_path: Any) -> None:
-    pair, _ = CASES[name]
-    problem = quadratic()
-    sim = afl.Simulation(problem.data, problem.model, GRADIENT, *pair)
-    whole = sim.run(20, seed=1, eval_every=5)
-    np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, lanes=1).loss, whole.loss)
-    sim.run(10, seed=1, eval_every=5, folder=tmp_path)
-    np.testing.assert_array_equal(sim.run(20, seed=1, eval_every=5, folder=tmp_path).loss, whole.loss)
-    both = afl.sweep(sim, {"seed": [0, 1]}, 20, eval_every=5)
-    np.testing.assert_allclose(both.loss.sel(seed=1), whole.loss, rtol=1e-6)
-    for figure in (afl.plot.timeline(sim.schedule(20)), afl.plot.timeline(whole), afl.plot.staleness_histogram(whole)):
-        assert figure.axes[0].has_data()
-    page = afl.plot.report({"one": whole, "other": sim.run(20, seed=2, eval_every=5)}, tmp_path / "report.html")
-    assert sim.clock.name in page.read_text()
-
-
-@pytest.mark.slow
 def test_throttle_by_hand() -> None:
-    """f = x²/2 for both, x_0 = 1, η = 0.4, q = 2, times 1 and 2.5."""
+    """f = x²/2 for both from x_0 = 1, shifted by 1; η = 0.4, q = 2, times 1 and 2.5."""
     expected = [1, 0.8, 0.64, 0.44, 0.352, 0.2816, 0.1936]
-    data = afl.data.from_arrays(
-        np.ones((2, 1)), np.zeros(2, int), [0, 1], x_test=np.ones((1, 1)), y_test=np.zeros(1, int)
-    )
-    model = afl.models.from_functions(
-        lambda key, batch: {"w": jax.numpy.ones(1)},
-        lambda p, batch, key: 0.5 * (batch.x * p["w"] ** 2).sum(1),
-        "square",
-    )
-    made = clock.rounds_until_all(durations=clock.recorded(np.tile([[1.0], [2.5]], (1, 20))))
-    result = afl.Simulation(data, model, GRADIENT, server.throttle(0.4, 2.0), made).run(6, observe=observe_w)
-    np.testing.assert_allclose(result.observe_w.values.ravel(), expected, rtol=1e-6)
+    made = server.throttle(0.4, 2.0), clock.rounds_until_all(durations=TWO)
+    result = afl.Simulation(*centres([-1.0, -1.0]), GRADIENT, *made).run(6, observe=observe_w)
+    np.testing.assert_allclose(result.observe_w.values.ravel() + 1, expected, rtol=1e-6)
 
 
 def centres(points: list[float]) -> tuple[Any, Any]:
@@ -312,7 +273,7 @@ def centres(points: list[float]) -> tuple[Any, Any]:
     )
 
 
-TWO = clock.recorded(np.tile([[1.0], [2.5]], (1, 20)))
+TWO = clock.constant(np.array([1.0, 2.5]))
 FRESH, LATER = 0.9 ** np.arange(7), np.asarray([1, 0.9, 0.81, 0.71, 0.629, 0.5661, 0.50949])
 BY_HAND: dict[str, tuple[Any, list[float], Any]] = {  # server and clock; centres; versions
     f"{name}, stop={stop}": (of(stop), points, versions)
@@ -354,7 +315,7 @@ def test_ringleader_by_hand() -> None:
         *centres([1.0, 0.0, -4.0]),
         GRADIENT,
         server.ringleader(0.3),
-        clock.ringleader(durations=durations, max_arrivals=32),  # so that steps of one arrival are computed apart
+        clock.ringleader(durations=durations),
     )
     schedule = sim.schedule(9)
     assert schedule.time.tolist() == [87, 122, 129, 183, 215, 261, 348, 366, 387]
@@ -427,18 +388,11 @@ def test_naive_optimal_trains_the_fastest_clients_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "fastest", "message"),
-    [
-        ([1.0, 0.0], 1, r"times \[1.0, 0.0\] are unusable; expected finite seconds above 0"),
-        ([1.0, np.inf], 1, "are unusable"),
-        ([], 1, "are unusable"),
-        (2.0, 1, "one number per client"),
-        ([1.0, 2.0], 3, "fastest must be at most 2, got 3"),
-        ([1.0, 2.0], 0, "fastest must be at least 1, got 0"),
-    ],
+    ("times", "fastest"),
+    [([1.0, 0.0], 1), ([1.0, np.inf], 1), ([], 1), (2.0, 1), ([1.0, 2.0], 3), ([1.0, 2.0], 0)],
 )
-def test_naive_optimal_needs_the_seconds_of_every_client(times: Any, fastest: int, message: str) -> None:
-    with pytest.raises(ValueError, match=f"presets.naive_optimal: .*{message}"):
+def test_naive_optimal_needs_the_seconds_of_every_client(times: Any, fastest: int) -> None:
+    with pytest.raises(ValueError, match=r"presets.naive_optimal: .*(times|fastest)"):
         presets.naive_optimal(times, fastest=fastest)
 
 
@@ -461,14 +415,3 @@ def test_picky_sgd_says_what_it_rejects() -> None:
     usual, infinite = found(server.asysg(ETA)), found(server.picky_sgd(ETA, np.inf))
     np.testing.assert_allclose(infinite.observe_w, usual.observe_w, rtol=1e-12)
     assert infinite.attrs["count_rejected"] == 0 and json.loads(infinite.attrs["server"])["distance"] == np.inf
-
-
-def test_results_of_one_run_can_be_changed_one_by_one() -> None:
-    problem = quadratic()
-    made = clock.free_running(concurrency=CLIENTS, durations=DURATIONS)
-    sim = afl.Simulation(problem.data, problem.model, GRADIENT, server.fedasync(), made)
-    trained = sim.train(4)
-    one, other = sim.result(trained, 0), sim.result(trained, 0)
-    for name in ("time", "arrived", "staleness"):
-        one[name].values[:] = 0
-    assert (other.time > 0).all() and other.arrived.all() and (other.step_arrivals == 1).all()
