@@ -11,28 +11,21 @@ import pytest
 
 import jaxafl
 
-NEED_TORCH = ("jaxafl.models.torch_environment", "jaxafl.models.torch_functions")  # and import it at their top
+HAS_TORCH = importlib.util.find_spec("torchax") is not None
 NAMES = ["jaxafl", *(one.name for one in pkgutil.walk_packages(jaxafl.__path__, "jaxafl."))]
-MODULES = [name for name in NAMES if name not in NEED_TORCH or importlib.util.find_spec("torchax")]
 FOUND = {
     test.name: test
-    for name in MODULES
+    for name in NAMES
+    if HAS_TORCH or "torch" not in name
     for test in doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(name))
     if test.examples
 }
-SLOW = (  # which compile several programs
-    "jaxafl",
-    "jaxafl.clock.durations.duration.Duration",
-    "jaxafl.plot.timeline.timeline",
-    "jaxafl.results.frames.tidy",
-    "jaxafl.results.points.at",
-    "jaxafl.study.compare.compare",
-    "jaxafl.sweep.run.sweep",
-    "jaxafl.study.tune.tune",
+SLOW = {"jaxafl", "Duration", "timeline", "tidy", "at", "compare", "sweep", "tune"}  # which compile several programs
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one.rpartition(".")[2] in SLOW)) for one in FOUND]
 )
-
-
-@pytest.mark.parametrize("name", [pytest.param(one, marks=[pytest.mark.slow] * (one in SLOW)) for one in FOUND])
 def test_example_prints_what_it_says(name: str) -> None:
     shown: list[str] = []
     doctest.DocTestRunner(verbose=False).run(FOUND[name], out=shown.append, clear_globs=False)

@@ -29,7 +29,6 @@ from experiments.suite import (  # noqa: E402
     command,
     last,
     main,
-    more_than,
     report,
     running,
     sooner,
@@ -127,52 +126,6 @@ def small(found: dict[str, float]) -> Experiment:
     )  # fmt: skip
 
 
-@pytest.mark.slow
-def test_gaps_bounds_and_targets(tmp_path: pathlib.Path) -> None:
-    """A table without all cells, a published number that is only a bound, times to the target of a cell with axes."""
-    axes = {("server.alpha",): [(0.25,), (0.5,)]}
-
-    def cell(method: str, column: str, scale: str) -> Cell | None:
-        return Cell(simulation, 3, 3, axes=axes, known={"target": 0.25}) if column == method else None
-
-    measure = time_to()._replace(of=lambda runs: time_to().of(runs)[:, 0])
-    one = Experiment(
-        title="A table", family="gaps", cell=cell, methods=["a", "b"], columns=["a", "c"], measures={"time": measure},
-        scales={"smoke": "", "paper": ""}, published={"time": {"a": {"a": more_than(9)}}},
-    )  # fmt: skip
-    assert one.client_steps("paper") == 3
-    found = running.run(
-        one, "gaps", "paper", methods=["a", "b"], columns=["a", "c"], seeds=2, folder=tmp_path, own={}
-    )  # fmt: skip
-    assert (found.state == "run").sum() == 1 and found.value.sel(row="a", column="a").notnull().all()
-    taken = float(found.seconds.sel(row="a", column="a"))
-    line = next(
-        line for line in report.markdown(one, "experiments.small.table", found).splitlines() if "| a | a" in line
-    )
-    assert line.startswith("| a | a | > 9 s |") and line.endswith(f"| {taken:.0f} |")
-    again = running.run(one, "other", "paper", methods=["a"], columns=["a"], seeds=2, folder=tmp_path, own={})
-    assert abs(float(again.seconds.sel(row="a", column="a")) - taken) < 0.1
-
-
-def test_a_row_says_what_all_calls_took_that_its_runs_needed(tmp_path: pathlib.Path, monkeypatch) -> None:
-    """An interrupted one, and the one of another table that made them."""
-    clock, until = iter(range(0, 1000, 10)), iter([KeyboardInterrupt, None, None])
-    monkeypatch.setattr(running.time, "perf_counter", lambda: float(next(clock)))
-
-    def made(cell: Cell, seeds: range, kept: pathlib.Path, devices: None) -> str:
-        kept.mkdir(exist_ok=True)
-        if stop := next(until):
-            raise stop
-        return "runs"
-
-    monkeypatch.setattr(running, "_made", made)
-    cell = Cell(simulation, 3, 3)
-    with pytest.raises(KeyboardInterrupt):
-        running._timed(cell, range(2), tmp_path / "a", None)
-    assert running._timed(cell, range(2), tmp_path / "a", None) == ("runs", 20.0)
-    assert running._timed(cell, range(2), tmp_path / "a", None) == ("runs", 20.0)
-
-
 def test_times_are_compared_where_some_are_infinite() -> None:
     one, other = np.asarray([1, np.inf, np.inf, 2, np.nan]), np.asarray([3, 2, np.inf, np.inf, 1])
     np.testing.assert_allclose(sooner(one, other), [0.5, -1, 0, 1, np.nan], atol=1e-15)
@@ -255,25 +208,11 @@ def test_a_method_of_ones_own_is_run_first(
     assert f"- {written} ran as " in said and "Client(" in said
 
 
-@pytest.mark.slow
-def test_a_dry_run_of_several_tables_adds_their_times(monkeypatch, capsys) -> None:
-    names = ["asyncfeded.clock", "asyncfeded.figure4_synthetic"]
-    monkeypatch.setattr(sys, "argv", ["experiments", "--scale", "smoke", "--dry-run", *names])
-    importlib.import_module("experiments.__main__").main()
-    said = capsys.readouterr().out
-    assert "asyncfeded.clock: 0.0 minutes" in said
-    assert said.splitlines()[-1] == "all: under a minute without evaluation and compilation; tables share runs"
-    assert running.minutes(90) == "1.5 minutes" and running.minutes(72_000) == "1,200 minutes (20 hours)"
-
-
 @pytest.mark.parametrize(
     ("written", "error"),
     [
         ("tests.own_methods:needs", "needs needs values of learning_rate, more"),
-        ("tests.own_methods:nothing", "a method is a server or a simulation, or a function that returns one, got 3"),
-        ("tests.own_methods:refused", "safa does not run on the clock free_running"),
         ("tests.own_methods:absent", "has no attribute 'absent'"),
-        ("tests.no_such_module:server", "No module named 'tests.no_such_module'"),
         ("doubled", "--method is written module:name, got 'doubled'"),
         ("tests.own_methods:a", "there is another method a"),
     ],
@@ -295,23 +234,6 @@ def test_the_page_is_of_the_largest_results(tmp_path: pathlib.Path, monkeypatch:
     monkeypatch.setitem(PAPERS, "small", "Small")
     shown = page({"small.table": one})
     assert "](results/small_table_paper_4_seeds.md)" in shown and "| [Small](#small) | 1 of 1 | 4 |" in shown
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--list", "fadas.tabel1"], "there is no table fadas.tabel1; did you mean fadas.table1?"),
-        (["--page", "fadas"], "--page writes the page of all tables"),
-        (["--page", "--list"], "not allowed with argument"),
-    ],
-)
-def test_the_command_for_all_tables_refuses_what_it_would_ignore(
-    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["experiments", *arguments])
-    with pytest.raises(SystemExit):
-        importlib.import_module("experiments.__main__").main()
-    assert said in capsys.readouterr().err
 
 
 def runs_of(times: list[list[float]], values: list[list[float]]) -> running.xr.Dataset:
