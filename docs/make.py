@@ -79,7 +79,8 @@ def options() -> str:
     """Returns the page of all options, as `jaxafl list --markdown` prints it."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         command(["list", "--markdown"])
-    return printed.getvalue()
+    text = printed.getvalue()
+    return text if text.startswith("# ") else f"# Options\n\n{text}"
 
 
 def short_options() -> str:
