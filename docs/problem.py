@@ -211,7 +211,6 @@ def _ideas(results: dict[str, xr.Dataset]) -> None:
     asynchronous = afl.clock.free_running(concurrency=6, buffer=2, durations=times)
     schedule = afl.clock.schedule(asynchronous, num_clients=6, local_steps=10, server_steps=14, seed=0)
     afl.plot.timeline(schedule, until=12.0, path=FOLDER / "timeline.png")
-    afl.plot.timeline(schedule, animate=8.0, path=FOLDER / "timeline.gif")
     waiting = afl.clock.synchronous(durations=times)
     rounds = afl.clock.schedule(waiting, 6, 10, 4, seed=0)
     afl.plot.timeline(rounds, until=12.0, path=FOLDER / "waiting.png")
