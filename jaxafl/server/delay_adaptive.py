@@ -34,7 +34,7 @@ class delay_adaptive(OptaxServer):
             model stays although the version advances. `"koloskova"`: min(η, 1/(4Lτ)), the largest rate that eq. (11)
             allows.
         threshold: largest staleness c without reduction of the rate, above 0; `None` uses the clients in flight M_c.
-        smoothness: smoothness constant L of the objective, above 0, for `rule="koloskova"`, whose theorem needs η <=
+        smoothness: smoothness constant L of the objective, above 0, for `rule="koloskova"`. Its theorem needs η <=
             1/(4L).
 
     References:

@@ -46,7 +46,7 @@ def estimate(
 ) -> xr.Dataset:
     """Measures the constants of bounds on the first and the last model of a run, and its staleness on the schedule.
 
-    Assumptions concern all models, a measurement two. The maximum of both (for μ the minimum) is taken, a lower
+    Assumptions concern all models, but only two are measured. The maximum of both (for μ the minimum) is a lower
     estimate of the true constant. The objective is the training loss without augmentation, dropout, weight decay or
     proximal term. A result does not hold its models, so the run is repeated (`sim.train`) and compared. Ages are those
     of arrivals; for PSURDG use `staleness.of_schedule(result, age="gradient")`.

@@ -29,8 +29,8 @@ class Best(Callback):
 
     Args:
         path: the file, e.g. `best.safetensors`.
-        metric: the metric that decides; `None` takes `validation_accuracy`, since a choice by the test set is not
-            fair. The model declares the better direction, or the name of the metric implies it.
+        metric: the metric that decides; `None` takes `validation_accuracy`, because a choice by the test set
+            is not fair. The model declares the better direction, or the name of the metric implies it.
 
     Raises:
         ValueError: the path has the ending of another format. Before compilation: the metric does not exist, or its

@@ -13,7 +13,7 @@ _drawing = threading.Lock()  # members on several devices draw from several thre
 
 
 class Live(Callback):
-    """Redraws test accuracy against simulated time after every evaluation; the loss, of models without an accuracy.
+    """Redraws test accuracy against simulated time after every evaluation, or the loss if there is no accuracy.
 
     The figure appears below the cell of a notebook, in a window, or in an image file. Members of a sweep share it.
 

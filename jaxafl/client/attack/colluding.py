@@ -17,7 +17,7 @@ class alie(Attack):
     """A little is enough: all attackers of a server step send μ - z σ.
 
     μ and σ are the mean and the standard deviation (with n_h - 1) of every coordinate over the n_h honest arrivals of
-    the step, stale ones as they are. With `knowledge="delivered"` they are over the last delivered update of each
+    the step, including stale ones. With `knowledge="delivered"` they are over the last delivered update of each
     honest client, of this step or an earlier one. Without honest updates attackers send their own.
 
     Args:
@@ -47,9 +47,9 @@ class alie(Attack):
 class ipm(Attack):
     """Inner product manipulation ("empire"): all attackers of a server step send -ε times the mean of the honest.
 
-    The mean is over the honest arrivals of the step, stale ones as they are. With `knowledge="delivered"` it is over
+    The mean is over the honest arrivals of the step, including stale ones. With `knowledge="delivered"` it is over
     the last delivered update of each honest client, of this step or an earlier one, as Yang & Li (2023) and Otsuka et
-    al. (2026) have it. Without honest updates attackers send their own.
+    al. (2026) define it. Without honest updates attackers send their own.
 
     Args:
         factor: ε ≥ 0.

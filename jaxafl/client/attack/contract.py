@@ -35,8 +35,8 @@ class Attack(Part):
     A subclass defines at least one of three methods: `forge`, what an attacker sends instead of its update; `collude`,
     for attackers that see the honest arrivals of a server step; `label`, the labels that an attacker trains on.
 
-    A forged update replaces the one after `Client(upload=...)`, and is sent as often, with as many bytes. Messages of a
-    correction and batch statistics stay honest.
+    A forged update replaces the one after `Client(upload=...)`, and has the same number of messages and bytes.
+    Messages of a correction and batch statistics stay honest.
 
     Args:
         clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
@@ -96,7 +96,7 @@ class Attack(Part):
         return found
 
     def check(self, num_clients: int, num_classes: int | None, capacity: int) -> None:
-        """Raises `ValueError` for attackers that cannot be, or an attack without effect.
+        """Raises `ValueError` for invalid attackers, or for an attack without effect.
 
         Args:
             num_clients: N.
