@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 import jaxafl as afl
 from jaxafl import plot
 from jaxafl.cli import main
-from jaxafl.cli.tables import show_result
+from jaxafl.cli.show import show_result
 from tests.sweep.conftest import simulation
 
 

@@ -12,7 +12,7 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl.callbacks.limits import parsed_limits
-from jaxafl.cli.tables import limits_reached, wasted_runs
+from jaxafl.cli.show import limits_reached, wasted_runs
 from jaxafl.plot.report.lines import ending
 from tests.equivalence import CLOCKS, GD, SERVERS, _simulation, observe
 
