@@ -12,7 +12,6 @@ from flax import linen as nn
 from flax import nnx
 
 import jaxafl as afl
-from jaxafl.client import traffic
 
 HEAD = 4 * (16 * 10 + 10)
 WHOLE = HEAD + 4 * (60 * 16 + 16)
@@ -53,14 +52,6 @@ def freeze(learning_rate: Any) -> Any:
     return optax.chain(optax.clip(1.0), optax.transforms.freeze(of_encoder), optax.sgd(learning_rate))
 
 
-def uphill(learning_rate: Any) -> Any:
-    return optax.masked(optax.sgd(learning_rate), of_head)
-
-
-def nothing(learning_rate: Any) -> Any:
-    return optax.chain(optax.sgd(learning_rate), optax.set_to_zero())
-
-
 def simulation(model: Any, optimizer: Any = optax.sgd) -> afl.Simulation:
     return afl.Simulation(
         afl.data.synthetic(1.0, 1.0, clients=6, max_size=60),
@@ -84,27 +75,6 @@ def test_layers_that_an_optimiser_freezes_are_not_sent(name: str) -> None:
     assert set(result.bytes_up.values) == {2 * (HEAD if frozen else WHOLE)}
     assert bool(np.ptp(result.observe_moved.values)) is not frozen
     assert result.bytes_down[0] == 2 * result.bytes_up[0]  # three runs begin at first, one more for each that ends
-
-
-@pytest.mark.parametrize(
-    "around",
-    [
-        lambda inner: optax.MultiSteps(inner, 1),
-        lambda inner: optax.apply_if_finite(inner, 3),
-        lambda inner: optax.chain(inner, optax.ema(0.9)),
-    ],
-)
-def test_layers_stay_frozen_within_what_is_around(around: Any) -> None:
-    client = afl.Client(lambda learning_rate: around(partition(learning_rate)), steps=1, learning_rate=0.1)
-    params = {"encoder": {"kernel": np.ones((60, 16), np.float32)}, "head": {"kernel": np.ones((16, 10), np.float32)}}
-    assert traffic(client, params, {}).up == 4 * 16 * 10
-
-
-def test_an_optimiser_that_adds_gradients_as_they_are_or_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"adds the gradient of 'encoder/bias' .* uphill.*optax.masked.*freeze"):
-        simulation(afl.models.from_linen(Net()), uphill).check()
-    with pytest.raises(ValueError, match="trains no parameter"):
-        simulation(afl.models.from_linen(Net()), nothing).check()
 
 
 def functions() -> tuple[Any, Any]:
@@ -147,23 +117,3 @@ def test_frozen_parameters_are_those_that_are_given() -> None:
         jax.tree.map(np.testing.assert_array_equal, held, whole.params["encoder"])
     params, _ = loaded.init(jax.random.key(3), batch)
     jax.tree.map(np.testing.assert_array_equal, params["head"], whole.params["head"])
-
-
-@pytest.mark.parametrize(
-    ("frozen", "message"),
-    [
-        ({"encodr": True}, "names 'encodr', its parameters are encoder/bias"),
-        (lambda path: False, "selects no parameter"),
-        ({"encoder": True, "head": True}, "nothing is left to train"),
-        (
-            {"encoder": {"kernel": np.ones((3, 3))}},
-            r"'encoder/kernel' has shape \(3, 3\), the network needs \(60, 16\)",
-        ),
-        (lambda path: "yes", "True or False of a path"),
-        ("encoder", r"frozen must be a function of a path, .*{'encoder': True}; got 'encoder'"),
-        ({"encoder": 1}, r"a tree of bools or of the arrays themselves.*; got 1 for 'encoder'"),
-    ],
-)
-def test_a_selection_that_cannot_be_meant_is_refused(frozen: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        simulation(afl.models.from_linen(Net(), frozen=frozen)).check()

@@ -44,16 +44,6 @@ def grid() -> xr.Dataset:
     return afl.sweep(simulation(), axes, 4, eval_every=2, diagnostics="per_client")
 
 
-def old(result: xr.Dataset) -> xr.Dataset:
-    """A result with the clients as version 0.2.0 wrote them."""
-    result = result.drop_vars([name for name in result.data_vars if str(name).startswith("final_client_")])
-    along = [name for name in result.data_vars if str(name).startswith("client_")]
-    some = result[along].dropna("population", how="all", subset=["client_loss"]).drop_vars("client_name")
-    some = some.drop_vars([name for name in some.coords if name != "population"]).rename(population="held_out_client")
-    some["client_samples"] = some["client_samples"].astype(np.int32)
-    return result.drop_vars([*along, "client_name"]).merge(some, combine_attrs="override").assign_attrs(result.attrs)
-
-
 def test_what_is_known_of_a_client_lies_along_one_dimension() -> None:
     result = run()
     assert result.client_name.values.tolist() == NAMES
@@ -71,22 +61,10 @@ def test_what_is_known_of_a_client_lies_along_one_dimension() -> None:
     assert by_name.sel(client_name="eve") == result.participation[2]
 
 
-def test_a_file_keeps_the_names_and_one_of_before_is_read(tmp_path: pathlib.Path) -> None:
+def test_a_file_keeps_the_names(tmp_path: pathlib.Path) -> None:
     result = run()
     afl.save(result, tmp_path / "result.nc")
     xr.testing.assert_identical(afl.load(tmp_path / "result.nc"), result)
-    before = old(result)
-    assert before["client_loss"].dims == ("evaluation", "held_out_client") and before.sizes["held_out_client"] == 3
-    afl.save(before, tmp_path / "old.nc")
-    loaded = afl.load(tmp_path / "old.nc")
-    assert "held_out_client" not in loaded.dims and loaded.attrs == result.attrs
-    assert set(loaded.variables) == set(result.variables) - {"client_name"}
-    for name in loaded.variables:
-        xr.testing.assert_equal(
-            loaded[name].drop_vars("client_name", errors="ignore"),
-            result[name].drop_vars("client_name", errors="ignore"),
-        )
-    assert loaded.client_loss.attrs == result.client_loss.attrs
 
 
 @pytest.mark.slow

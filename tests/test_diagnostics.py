@@ -11,7 +11,6 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.engine import diagnostics, recorded
 from jaxafl.references import BIBTEX
 from tests.variants import slow_but
 
@@ -67,29 +66,6 @@ def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
     assert versions[0].tolist() != versions[1].tolist()
 
 
-@pytest.mark.slow
-def test_a_run_records_nothing_that_was_not_asked_for(sim: afl.Simulation) -> None:
-    result = sim.run(3, eval_every=3)
-    assert not {"drift", "gradient_norm_squared", "asynchronous_error", "average_loss"} & set(result.data_vars)
-
-
-@pytest.mark.slow
-def test_adaptive_clocks_record_drift_too() -> None:
-    sim = afl.Simulation(
-        afl.data.synthetic(1.0, 1.0, clients=5, max_size=60),
-        afl.models.logistic(10),
-        afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=5),
-        afl.server.asyncfeded(max_steps=4),
-        afl.clock.free_running(concurrency=5, durations=afl.clock.uniform(0.1, 0.5, per="step")),
-    )
-    result = sim.run(8, eval_every=8, diagnostics="drift")
-    fresh = result.staleness.values == 0
-    assert (result.drift.values[fresh] == 0).all() and (result.drift.values[~fresh] > 0).all()
-    np.testing.assert_allclose(
-        result.drift.values[:, 0] / result.delta_norm.values[:, 0], result.gamma.values, rtol=1e-5
-    )
-
-
 @pytest.mark.parametrize(
     ("names", "server", "words"),
     [
@@ -103,12 +79,6 @@ def test_invalid_input_raises_an_explanation(names: str, server: object, words: 
 
     with pytest.raises(ValueError, match=words):
         check_diagnostics(names, server)
-
-
-def test_a_simulation_says_what_to_cite(sim: afl.Simulation) -> None:
-    text = sim.citation()
-    assert "@software{jaxafl" in text and text.count("hao2025") == 1  # server and clock come from one paper
-    assert "li2020" not in text
 
 
 def test_datasets_and_models_are_cited() -> None:
@@ -140,19 +110,6 @@ def test_presets_are_cited_by_their_own_papers(sim: afl.Simulation) -> None:
     assert not any(BIBTEX[key] in usual.citation() for key in presets)
     with pytest.raises(TypeError, match="stop must be True or False"):
         afl.presets.rennala(2, durations, batch=2, stop="no")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_names_that_results_have_are_known() -> None:
-    data = afl.data.synthetic(1, 1, clients=4, max_size=40).with_validation(0.2)
-    clock = afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2))
-    client = afl.Client(steps=1, batch_size=4, learning_rate=0.1)
-    sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedbuff(), clock)
-    result = sim.run(2, diagnostics=diagnostics.DIAGNOSTICS)
-    grid = afl.sweep(sim, {("seed", "client.learning_rate"): [(0, 0.1), (1, 0.2)], "clock.buffer": [1, 2]}, 2)
-    names = {str(name) for one in (result, grid) for name in (*one.variables, *one.dims, *one.attrs)}
-    others = {name for name in names if not name.startswith(recorded._BEGINNINGS) and "." not in name}
-    assert not others - recorded._TAKEN
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 from jaxafl import server
-from jaxafl.client import Client, Moment, batches
+from jaxafl.client import Client, batches
 from jaxafl.clock import constant, free_running, stale_rounds, trace
 from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle.client import EpochTraining
@@ -110,24 +110,9 @@ def check(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", ["staleness", "seconds"])
-def test_the_local_rate_falls_with_epochs_and_with_the_delay(delay: str) -> None:
-    check(Local(delay=delay))
-
-
-@pytest.mark.slow
 def test_a_penalty_on_delay_changes_the_result() -> None:
     one, other = (check(Local(alpha=alpha)).observe_w.values[-1] for alpha in (0.0, 1.0))
     assert np.abs(one - other).max() > 1e-3
-
-
-def test_the_penalty_on_outdated_updates() -> None:
-    check(Local(), server.afl(staleness_exponent=0.8), AFL(a=0.8))
-
-
-@pytest.mark.slow
-def test_single_precision() -> None:
-    check(Local(), server.afl(staleness_exponent=0.8), AFL(a=0.8), wide=False)
 
 
 @pytest.mark.slow
@@ -156,21 +141,6 @@ def test_a_run_stops_when_its_loss_no_longer_falls(lanes: int, batch_size: int |
 
 
 @pytest.mark.slow
-def test_stopping_with_a_reset_and_a_patience_of_one() -> None:
-    result = check(dataclasses.replace(STOPPING, patience=1, reset="epoch", batch_size=2, delay="seconds"))
-    assert len(np.unique(result.executed_local_steps)) > 3
-
-
-@pytest.mark.slow
-def test_a_long_patience_changes_nothing() -> None:
-    patient, never = (
-        check(dataclasses.replace(STOPPING, patience=12)),
-        check(dataclasses.replace(STOPPING, patience=None)),
-    )
-    np.testing.assert_array_equal(patient.observe_w, never.observe_w)
-
-
-@pytest.mark.slow
 def test_early_stopping_on_another_server() -> None:
     """Patience belongs to the client: FedBuff's clients stop too, and what was executed is reported."""
     clock = free_running(concurrency=3, buffer=2, durations=constant(1.0))
@@ -179,32 +149,6 @@ def test_early_stopping_on_another_server() -> None:
         result = simulate(quadratic(), server.fedbuff(), clock, 6, client)
     executed = result.executed_local_steps.values
     assert executed.min() >= 2 and executed.min() < executed.max() <= 30
-
-
-def test_afl_stops_when_x_hardly_moves() -> None:
-    local = Local(learning_rate=0.1)
-    moves = np.linalg.norm(np.diff(check(local).observe_w.values, axis=0), axis=1)
-    tolerance = float(np.sort(moves[:-2])[0] * 1.001)
-    stop = int(np.flatnonzero(moves <= tolerance)[0])
-    result = check(local, server.afl(tolerance=tolerance), tolerance=tolerance)
-    assert result.converged.values.tolist() == [t >= stop for t in range(ROUNDS)]
-    np.testing.assert_array_equal(result.observe_w[stop + 1 :], result.observe_w[[stop + 1] * (ROUNDS - stop)])
-    np.testing.assert_allclose(result.step_norm[: stop + 1], moves[: stop + 1], rtol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("patience", [None, 2])
-def test_afl_that_never_broadcasts(patience: int | None) -> None:
-    """Every client goes on from its own last model: the delay is a constant 2 (s), the staleness 0."""
-    local = Local(delay="seconds", patience=patience, epochs=6, learning_rate=0.8)
-    result = check(local, server.afl(broadcast=False), broadcast=False)
-    assert (result.staleness == 0).all()
-
-
-def test_the_rate_of_a_moment() -> None:
-    moment = Moment(jnp.int32(7), jnp.int32(3), jnp.int32(0), jnp.int32(4), jnp.float32(10.0))
-    assert float(server.afl_rate(0.5)(moment)) == pytest.approx(1 / (2 * 3))
-    assert float(server.afl_rate(0.5, "seconds")(moment)) == pytest.approx(1 / (2 * 6))
 
 
 BAD: dict[str, tuple[Any, str]] = {

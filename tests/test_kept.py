@@ -7,10 +7,8 @@ import warnings
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 import jaxafl as afl
-from jaxafl import results
 from jaxafl.cli import main
 from tests.callbacks.conftest import simulation
 
@@ -64,20 +62,6 @@ def test_a_sweeps_own_files_are_no_place_for_its_result(
     assert "is the name of a member of the sweep" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_run_that_was_made_longer_is_resumed_as_that(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A call that the folder refuses is not what is resumed."""
-    folder = ["--folder", str(tmp_path)]
-    assert main([*RUN, *folder]) == 0
-    assert main([*RUN, "--server-steps", "6", *folder]) == 0
-    assert main([*RUN, "--server-steps", "6", "--seed", "1", *folder]) == 2
-    capsys.readouterr()
-    assert main(["resume", str(tmp_path)]) == 0
-    assert "nothing left to do after 6 server steps" in capsys.readouterr().err
-
-
 def test_files_of_other_content_stay(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A thesis, a table of somebody's, a page of somebody's, the result that is reported."""
     other, page = tmp_path / "thesis", tmp_path / "page.html"
@@ -105,35 +89,3 @@ def test_a_sweep_goes_on_only_where_its_folder_says_of_what_it_is(tmp_path: path
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(ValueError, match=r"holds results of a sweep, but no sweep\.json"):
         afl.sweep(simulation(learning_rate=0.5), {"seed": [0]}, 4, folder=tmp_path)
-
-
-def test_outputs_of_a_command_have_names_of_their_own(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = str(tmp_path / "result.nc")
-    assert main([*RUN, "--output", path, "--csv", path]) == 2
-    assert "--output and --csv name the same file" in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
-def test_a_picture_is_replaced_by_a_whole_one(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is full leaves the picture that was there."""
-    result, path = simulation().run(**HOW), tmp_path / "picture.png"
-    afl.plot.accuracy_vs_time(result, path=path)
-    whole = path.read_bytes()
-
-    def full(self: Figure, path: Any, **how: Any) -> None:
-        pathlib.Path(path).write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Figure, "savefig", full)
-    with pytest.raises(OSError, match="No space left"):
-        afl.plot.accuracy_vs_time(result, path=path)
-    assert path.read_bytes() == whole and [one.name for one in tmp_path.iterdir()] == ["picture.png"]
-    with pytest.raises(OSError, match="No space left"):
-        afl.data.heat_map(simulation().data.statistics(), path)
-    assert path.read_bytes() == whole
-
-
-def test_the_first_bytes_of_results_are_known(tmp_path: pathlib.Path) -> None:
-    simulation().run(4, save=tmp_path / "result.nc")
-    assert (tmp_path / "result.nc").read_bytes().startswith(results.BEGINS)

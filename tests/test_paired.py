@@ -11,7 +11,7 @@ import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.results.curves import check_at, curve, reach, value
+from jaxafl.results.curves import check_at, reach, value
 from jaxafl.results.paired import common_horizon, difference, first, summary, survival, time_to
 from jaxafl.results.tables import Cell, decimals, table
 
@@ -87,13 +87,6 @@ def test_times_to_a_target_are_those_of_kaplan_and_meier(pairs: list[tuple[int, 
         assert found.restricted_mean == pytest.approx(np.minimum(at, horizon).mean())
 
 
-def test_a_run_that_failed_never_reaches_the_target() -> None:
-    at, reached = np.array([3.0, 5.0, np.inf, np.inf]), np.array([True, True, False, False])
-    found = time_to(at, reached, common_horizon([(at, reached)]))
-    assert (found.median, found.horizon, found.restricted_mean) == (5.0, 5.0, (3 + 3 * 5) / 4)
-    assert time_to(at[1:], reached[1:], 5.0).median == np.inf
-
-
 def test_the_horizon_is_where_all_curves_are_known() -> None:
     short = np.array([3.0, 7.0]), np.array([True, False])
     long = np.array([9.0, 20.0]), np.array([True, False])
@@ -121,12 +114,6 @@ def test_who_is_first_is_left_open_where_a_run_ended_too_early(rows: list[tuple[
         assert found.p == pytest.approx(np.mean(np.asarray(flips) >= abs(wins - losses)))
     else:
         assert np.isnan(found.p)
-
-
-def test_between_evaluations_a_curve_stays() -> None:
-    found = curve(run([0.1, 0.4, np.nan, 0.3]), "eval_time", "accuracy")
-    at = found.before(np.array([-1.0, 0.0, 9.9, 10.0, 29.0, 30.0, 30.1]))
-    np.testing.assert_allclose(at, [np.nan, 0.1, 0.1, 0.4, 0.4, 0.3, np.nan], rtol=1e-6)
 
 
 def test_values_of_a_run() -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import warnings
-
 import numpy as np
-import pytest
 import xarray as xr
 
 from jaxafl import plot
-from jaxafl.options import UserError
 from jaxafl.theory import defedavg, delayed_gradients, fadas
 from tests.theory.cases import CASES
 
@@ -59,34 +54,3 @@ def test_the_gap_of_the_average_is_above_the_optimum() -> None:
     assert at.tolist() == [10, 20]
     np.testing.assert_allclose(gap, 1.5 + 1 / np.array([11, 21]))
     assert "eq. (21) (vacuous)" in lines(plot.bound(result(1.0), bound))
-
-
-def test_errors_say_what_to_record() -> None:
-    bound = defedavg.theorem_1(**CASES["defedavg 1"][1] | {"server_steps": STEPS})
-    with pytest.raises(UserError, match=r'no gradient_norm_squared: record it by run\(diagnostics="gradient_norm"\)'):
-        plot.bound(result(1.0).drop_vars("gradient_norm_squared"), bound)
-    with pytest.raises(UserError, match="takes a bound of several server steps"):
-        plot.bound(result(1.0), defedavg.theorem_1(**CASES["defedavg 1"][1]))
-    difference = delayed_gradients.pdd(**CASES["pdd"][1] | {"server_steps": STEPS})
-    with pytest.raises(UserError, match="no run records what this bound is about"):
-        plot.bound(result(1.0), difference)
-
-
-def test_a_bound_of_other_runs_is_said_in_words_and_in_the_figure() -> None:
-    constants = CASES["audg"][1] | {"server_steps": STEPS}
-    bound = delayed_gradients.audg(**constants)
-    own = {
-        "server": json.dumps({"name": "audg", "learning_rate": constants["learning_rate"]}),
-        "num_clients": int(constants["clients"]),
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plot.bound(result(1.0).assign_attrs(own), bound)
-    other = own | {"server": json.dumps({"name": "psurdg", "learning_rate": 0.7}), "num_clients": 99}
-    with pytest.warns(UserWarning, match=r"not about the runs .*server is psurdg, .* audg; learning_rate is 0.7"):
-        drawn = lines(plot.bound({"a": result(1.0).assign_attrs(other)}, bound))
-    assert "a, one run\n(the bound has another server, learning_rate, clients)" in drawn
-    sampled = defedavg.theorem_1(**CASES["defedavg 1"][1] | {"server_steps": STEPS})
-    arrivals = xr.DataArray(np.where(STEPS <= 15, 99.0, np.nan), dims="step")  # of a member that ends at step 15
-    with pytest.warns(UserWarning, match="arrivals is 99.0, that of the bound"):
-        plot.bound(result(1.0).assign(step_arrivals=arrivals), sampled)

@@ -6,7 +6,6 @@ import pathlib
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import jaxafl as afl
 from jaxafl.plot.plan import _replay
@@ -49,37 +48,3 @@ def test_the_picture_of_a_plan_has_a_row_per_lane_and_slot(sim: afl.Simulation, 
     assert (len(lanes.get_yticks()), len(ring.get_yticks())) == (3, planned.slots)
     assert figure.get_suptitle() == "the first 10 of 20 server steps"
     assert (tmp_path / "plan.png").stat().st_size > 5000
-
-
-def test_an_invalid_plan_raises(sim: afl.Simulation) -> None:
-    with pytest.raises(TypeError, match=r"Simulation\.plan"):
-        afl.plot.plan(sim.schedule(5))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="max_steps"):
-        afl.plot.plan(sim.plan(5), max_steps=0)
-
-
-@pytest.mark.slow
-def test_a_film_ends_with_the_whole_timeline(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
-    schedule, path = sim.schedule(6), tmp_path / "film.gif"
-    figure = afl.plot.timeline(schedule, path=path, animate=0.5)
-    with Image.open(path) as film:
-        assert film.n_frames == 6 and film.info["duration"] == pytest.approx(1000 / 12, abs=5)
-    bars = figure.axes[0].collections[0]
-    still = afl.plot.timeline(schedule).axes[0].collections[0]
-    np.testing.assert_array_equal(bars.get_array(), still.get_array())
-    for moved, there in zip(bars.get_paths(), still.get_paths(), strict=True):
-        np.testing.assert_allclose(moved.vertices, there.vertices)
-
-
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ({"animate": 0.1, "path": "film.gif"}, "0.5 to 120"),
-        ({"animate": 2.0}, "must end in .gif"),
-        ({"animate": 2.0, "path": "film.png"}, "must end in .gif"),
-    ],
-)
-def test_invalid_films_raise(sim: afl.Simulation, tmp_path: pathlib.Path, how: dict, said: str) -> None:
-    how = how | ({"path": tmp_path / how["path"]} if "path" in how else {})
-    with pytest.raises(ValueError, match=said):
-        afl.plot.timeline(sim.schedule(4), **how)

@@ -83,7 +83,7 @@ def test_a_point_takes_the_last_evaluation_that_is_not_after_it(ragged: xr.Datas
 
 def test_a_run_that_ends_before_a_point_is_missing_there_and_a_warning_names_it(ragged: xr.Dataset) -> None:
     ends = ragged.final_step.values
-    with pytest.warns(UserWarning, match=rf"runs end before server_steps=1000 \(seed=0 at {ends[0]:g}; seed=1"):
+    with pytest.warns(UserWarning, match=rf"3 of 3 runs end before server_steps=1000, the first at {min(ends):g}"):
         assert afl.at(ragged, server_steps=1000).accuracy.isnull().all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -95,15 +95,9 @@ def test_a_run_that_ends_before_a_point_is_missing_there_and_a_warning_names_it(
     np.testing.assert_array_equal(found.accuracy.isnull().values[:, 1], ends < ends.max())
 
 
-def test_a_point_may_differ_from_run_to_run(ragged: xr.Dataset) -> None:
-    found = afl.at(ragged, time=ragged.final_time)
-    assert found.accuracy.dims == ("seed",)
-    np.testing.assert_array_equal(found.accuracy, ragged.final_accuracy)
-
-
 def test_a_failed_run_is_never_carried_on(ragged: xr.Dataset) -> None:
     failed = ragged.assign(failed_step=("seed", [-1, 2, -1]))
-    with pytest.warns(UserWarning, match=r"1 of 3 runs end before .*seed=1"):
+    with pytest.warns(UserWarning, match="1 of 3 runs end before "):
         found = afl.at(failed, time=1e6, carry_on=True)
     assert found.accuracy.isnull().values.tolist() == [False, True, False]
 
@@ -155,16 +149,6 @@ def test_a_comparison_has_one_point_that_table_summary_figure_and_report_say(tmp
     assert "at the end" not in page.partition("<script")[0].replace("at the end of each run", "")
 
 
-def test_a_comparison_says_which_run_ends_before_its_point() -> None:
-    both = afl.Comparison({"a": curves([[0.1, 0.5]], [[0, 10]])}, at={"time": 11})
-    with pytest.raises(ValueError, match=r"ends at time=10, before 11.*'carry_on': True.*method a"):
-        both.table()
-    carried = afl.Comparison(both.results, at={"time": 11, "carry_on": True})
-    assert "50" in carried.table() and "or at the end of a run that ends before" in carried.table()
-    with pytest.raises(ValueError, match="at must be one of 'last'"):
-        afl.Comparison(both.results, at="end")
-
-
 @pytest.mark.slow
 def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) -> None:
     there, client = sparse.arrived.values, sparse.client_id.values
@@ -178,40 +162,3 @@ def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) ->
             np.testing.assert_array_equal(values.notnull(), there, err_msg=name)
         elif values.dims == ("step", "arrival"):
             assert name in ("client_id", "run_index", "arrived")
-
-
-def test_the_statistics_of_a_server_step_have_names(sparse: xr.Dataset) -> None:
-    np.testing.assert_array_equal(sparse.step_arrivals, sparse.arrived.sum("arrival"))
-    np.testing.assert_allclose(sparse.step_staleness, sparse.staleness.mean("arrival"))
-    np.testing.assert_allclose(sparse.step_loss, sparse.local_loss.mean("arrival"), rtol=1e-6)
-
-
-def test_callbacks_are_told_of_arrivals_as_results_are(sparse: xr.Dataset) -> None:
-    class Kept(afl.callbacks.Callback):
-        staleness: list[np.ndarray] = []  # noqa: RUF012
-
-        def chunk(self, chunk: afl.callbacks.Chunk) -> None:
-            if chunk.records:
-                assert (np.isnan(chunk.records["staleness"]) == ~chunk.records["arrived"]).all()
-                self.staleness.append(chunk.records["staleness"])
-
-    kept = Kept()
-    simulation(afl.clock.bernoulli(upload=0.4)).run(12, eval_every=6, diagnostics="drift", callbacks=kept)
-    assert np.nanmean(np.concatenate(kept.staleness)) == pytest.approx(float(sparse.staleness.mean()))
-
-
-def test_a_file_of_an_earlier_version_has_the_variables_of_this_one(sparse: xr.Dataset, tmp_path: pathlib.Path) -> None:
-    """There, `arrived` and `started` were times, and counts -1 or 0 at places without an arrival."""
-    there = sparse.arrived
-    old = sparse.drop_vars([name for name in sparse if str(name).startswith(("final_", "step_"))])
-    old = old.drop_vars("arrived").rename(started_at="started", arrived_at="arrived", run_index="run")
-    for name, missing in {"staleness": -1, "local_steps": 0, "multiplicity": 0}.items():
-        old[name] = old[name].where(there, missing).astype(np.int32).assign_attrs(old[name].attrs)
-    afl.save(old, tmp_path / "old.nc")
-    found = afl.load(tmp_path / "old.nc")
-    assert set(found.variables) == set(sparse.variables)
-    for name, values in sparse.drop_vars("client_name").variables.items():
-        np.testing.assert_allclose(found[name].values, values.values, rtol=1e-6, err_msg=name)
-        assert found[name].dtype == values.dtype or name == "step_loss", name
-    assert afl.theory.staleness.of_schedule(found).equals(afl.theory.staleness.of_schedule(sparse))
-    afl.plot.timeline(found)

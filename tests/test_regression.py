@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import flax.linen as nn
@@ -10,11 +9,8 @@ import jax
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 
 import jaxafl as afl
-from jaxafl.callbacks import Live
-from jaxafl.cli import main
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(30, 4)).astype(np.float32)
@@ -92,30 +88,6 @@ def test_targets_of_float64_train_in_float64() -> None:
     assert data.y_test.dtype == np.float64
 
 
-@pytest.mark.slow
-def test_a_single_target_needs_one_output() -> None:
-    for model in (linear(1, "huber"), afl.models.from_nnx(lambda rngs: nnx.Linear(4, 1, rngs=rngs), loss="huber")):
-        result = simulation(Y[:, 0], model).run(30, eval_every=30)
-        assert result.rmse[-1] < 0.5 * result.rmse[0]
-        assert model.description["loss"] == "huber"
-    with pytest.raises(ValueError, match=r"squared_error: predictions have the shape \(1, 3\) and targets \(1,\)"):
-        simulation(Y[:, 0], linear(3, "squared_error")).check()
-    with pytest.raises(ValueError, match=r"needs integer labels, got float32.*y\.astype\(int\).*squared_error"):
-        simulation(Y[:, 0], afl.models.logistic(3)).check()
-
-
-@pytest.mark.slow
-def test_several_labels_per_sample() -> None:
-    tags = (Y > 0).astype(int)
-    result = simulation(tags, linear(2, "sigmoid_cross_entropy")).run(60, eval_every=60)
-    assert result.loss[0] == pytest.approx(np.log(2), rel=1e-5)
-    assert result.accuracy[-1] > 0.9
-    with pytest.raises(ValueError, match=r"one-hot, write y\.argmax\(1\).*sigmoid_cross_entropy"):
-        simulation(tags, linear(2, "softmax_cross_entropy")).check()
-    with pytest.raises(ValueError, match="tells 2 classes apart, but labels of arrays go up to 3"):
-        simulation(3 * tags, linear(2, "sigmoid_cross_entropy")).check()
-
-
 class Tagger(nn.Module):
     """Logits [B, 4, 3]: each input is a token, and each output is its class."""
 
@@ -136,15 +108,6 @@ def test_a_label_per_token_with_padding() -> None:
         simulation(np.where(labels == 2, 9, labels), afl.models.from_linen(Tagger())).check()
 
 
-@pytest.mark.slow
-def test_a_sweep_and_early_stopping_follow_the_error() -> None:
-    sim = simulation(Y, linear(2, "squared_error"))
-    found = afl.sweep(sim, {"client.learning_rate": [0.05, 0.1]}, 4, eval_every=2)
-    assert found.final_rmse[1] < found.final_rmse[0]
-    stopped = sim.run(40, eval_every=1, callbacks=afl.callbacks.StopAt(rmse=0.5))
-    assert stopped.rmse[-1] <= 0.5 < stopped.rmse[-2]
-
-
 def test_several_test_sets_of_targets() -> None:
     sets = {"clean": (X[::2], Y[::2]), "shifted": (X[::2] + 1, Y[::2].astype(float))}
     sim = simulation(Y, linear(2, "squared_error"))
@@ -156,19 +119,6 @@ def test_several_test_sets_of_targets() -> None:
     for y, said in ((Y[::2, 0], r"expected float32\[15, 2\]"), (Y[::2] / np.nan, "30 of the test targets are NaN")):
         with pytest.raises(ValueError, match=said):
             afl.data.from_arrays(X, Y, OWNERS, test=sets | {"bad": (X[::2], y)})
-
-
-@pytest.mark.slow
-def test_figures_and_the_live_plot_show_another_metric(tmp_path: pathlib.Path) -> None:
-    result = simulation(Y, linear(2, "squared_error")).run(
-        4, eval_every=1, callbacks=[live := Live(tmp_path / "l.png")]
-    )
-    axes = afl.plot.accuracy_vs_time(result, metric="rmse").axes[0]
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), result.rmse)
-    assert axes.get_ylabel() == "test rmse (unit of y)"
-    np.testing.assert_allclose(live.lines[live.name][1], result.loss, rtol=1e-6)
-    with pytest.raises(ValueError, match=r"has no accuracy.*metric='loss'"):
-        afl.plot.accuracy_vs_steps(result)
 
 
 def test_a_confusion_matrix_leaves_padding_out() -> None:
@@ -187,21 +137,3 @@ def houses():
 def net():
     return afl.models.from_linen(nn.Dense(1), loss="squared_error")
 """
-
-
-@pytest.mark.slow
-def test_a_regression_runs_from_a_shell(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    pathlib.Path("regression_parts.py").write_text(PARTS)
-    partition = ["--partition", "classes_per_client", "--partition.k", "1", "--partition.clients", "4"]
-    command = ["run", "--data", "regression_parts:houses", *partition, "--server-steps", "4", "--no-progress"]
-    quantiles, own = ["--partition-quantiles", "4"], ["--model", "regression_parts:net"]
-    assert main([*command, *own]) == 2
-    assert "in a shell --partition-quantiles 4" in capsys.readouterr().err
-    assert main([*command, *quantiles, "--model", "logistic"]) == 2
-    assert "logistic is a model of classes, but the targets" in capsys.readouterr().err
-    assert main([*command, *quantiles, *own, "--per-client", "--output", "r.nc", "--plot", "loss.png"]) == 0
-    assert afl.load("r.nc").sizes["population"] == 4
-    assert main(["plot", "r.nc", "--output", "r.png", "--metric", "rmse"]) == 0
-    assert main(["plot", "r.nc", "--output", "r.png", "--metric", "rmse", "--kind", "timeline"]) == 2
-    assert "timeline draws no other metric" in capsys.readouterr().err

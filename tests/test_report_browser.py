@@ -94,19 +94,6 @@ def test_axe_finds_no_violation(opened: Any) -> None:
     assert len(found["passes"]) > 10
 
 
-@of("run", "comparison", "many", settings=[("light", 360), ("light", 1280)])
-def test_tab_reaches_every_control_in_order_and_shows_where_it_is(opened: Any) -> None:
-    visible = ".filter((one) => one.checkVisibility())"  # what is folded away has no place in the order
-    opened.evaluate(f"window.all = [...document.querySelectorAll(`{CONTROLS}`)]{visible}")
-    count, reached = opened.evaluate("all.length"), []
-    for _ in range(count):
-        opened.keyboard.press("Tab")
-        reached.append(opened.evaluate("all.indexOf(document.activeElement)"))
-        outline = "getComputedStyle(document.activeElement).outlineStyle"
-        assert opened.evaluate(outline) != "none", opened.evaluate("document.activeElement.outerHTML")
-    assert reached == list(range(count))
-
-
 @of("run")
 def test_arrow_keys_read_values_and_plus_and_zero_change_the_range(opened: Any) -> None:
     figure = opened.locator("#figure-curves")
@@ -123,83 +110,3 @@ def test_arrow_keys_read_values_and_plus_and_zero_change_the_range(opened: Any) 
     assert figure.locator(".whole").is_enabled() and pixels(opened, "curves") != whole
     opened.keyboard.press("0")
     assert figure.locator(".whole").is_disabled()
-
-
-@of("run")
-def test_dragging_shows_a_part(opened: Any) -> None:
-    canvas = opened.locator("#figure-curves canvas")
-    canvas.scroll_into_view_if_needed()
-    box, whole = canvas.bounding_box(), pixels(opened, "curves")
-    opened.mouse.move(box["x"] + 300, box["y"] + 100)
-    opened.mouse.down()
-    opened.mouse.move(box["x"] + 600, box["y"] + 120)
-    opened.mouse.up()
-    assert pixels(opened, "curves") != whole
-    opened.locator("#figure-curves .whole").click()
-    assert opened.locator("#figure-curves .whole").is_disabled()
-
-
-@of("run")
-def test_switches_change_what_is_shown_and_said(opened: Any) -> None:
-    figure, seen = opened.locator("#figure-curves"), set()
-    for metric in ("accuracy", "loss"):
-        for axis in ("time", "server_steps", "client_updates", "local_steps", "bytes"):
-            figure.get_by_label("Show", exact=True).select_option(metric)
-            figure.get_by_label("Against", exact=True).select_option(axis)
-            seen.add(pixels(opened, "curves"))
-            label = figure.locator("canvas").get_attribute("aria-label")
-            assert figure.locator(".says").inner_text() in label and f"test {metric}" in label
-    assert len(seen) == 10
-
-
-@of("comparison")
-def test_boxes_choose_lines(opened: Any) -> None:
-    both = pixels(opened, "curves")
-    opened.get_by_role("checkbox", name="a").uncheck()
-    assert pixels(opened, "curves") != both
-    assert opened.locator("#figure-curves .legend li").all_inner_texts() == ["b"]
-    opened.get_by_role("checkbox", name="b").uncheck()
-    assert "Nothing to show" in opened.locator("#figure-curves .legend").inner_text()
-
-
-@of("many")
-def test_values_of_axes_choose_among_many_members(opened: Any) -> None:
-    legend = opened.locator("#figure-curves .legend li")
-    assert legend.count() == 8 and legend.last.inner_text() == "33 more"
-    opened.locator("#lines").get_by_label("client_rate").select_option(index=1)
-    assert legend.count() == 8 and legend.last.inner_text() == "3 more"
-    opened.locator("#lines").get_by_label("server.learning_rate").select_option(index=2)
-    assert legend.count() == 1 and "server.learning_rate=0.2, client_rate=0.001" in legend.inner_text()
-
-
-@of("many")
-def test_headers_sort_the_table(opened: Any) -> None:
-    button = opened.get_by_role("button", name="test accuracy (%), at the end of each run")
-    column = button.evaluate("one => one.closest('th').cellIndex")
-    for order in ("descending", "ascending"):
-        button.click()
-        read = "(rows, column) => rows.map((row) => Number(row.cells[column].dataset.key))"
-        values = opened.eval_on_selector_all("#summary ~ div tbody tr", read, column)
-        assert len(values) == 40 and values == sorted(values, reverse=order == "descending")
-        assert button.locator("xpath=..").get_attribute("aria-sort") == order
-
-
-@of("run", settings=[("light", 1280), ("dark", 1280)])
-def test_the_button_changes_the_theme_of_page_and_figures(opened: Any) -> None:
-    paper, button = "getComputedStyle(document.body).backgroundColor", opened.locator("#theme")
-    before, pressed, drawn = opened.evaluate(paper), button.get_attribute("aria-pressed"), pixels(opened, "curves")
-    button.focus()
-    opened.keyboard.press("Enter")
-    assert opened.evaluate(paper) != before and button.get_attribute("aria-pressed") != pressed
-    assert pixels(opened, "curves") != drawn
-    opened.keyboard.press("Enter")
-    assert opened.evaluate(paper) == before and pixels(opened, "curves") == drawn
-
-
-@of("run")
-def test_the_citation_is_copied(opened: Any) -> None:
-    opened.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    opened.get_by_role("button", name="Copy").click()
-    opened.wait_for_function("document.getElementById('bibtex-copied').textContent === 'Copied.'")
-    copied = opened.evaluate("navigator.clipboard.readText()")
-    assert copied.strip() == run().attrs["citation"].strip()

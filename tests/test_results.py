@@ -15,7 +15,6 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl import results
-from jaxafl.results import plain
 
 
 @pytest.fixture(scope="module")
@@ -37,38 +36,19 @@ def sim() -> afl.Simulation:
     )
 
 
-class Reporter:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, float, dict[str, float]]] = []
-
-    def __enter__(self) -> Reporter:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        return None
-
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.seen.append((done, updates_per_second, metrics))
-
-
 @dataclasses.dataclass
 class Run:
     """A run of nine server steps that is observed, reported and saved."""
 
     result: xr.Dataset
     path: pathlib.Path
-    reporter: Reporter
 
 
 @pytest.fixture(scope="module")
 def run(sim: afl.Simulation, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    path, reporter = tmp_path_factory.mktemp("run") / "result.nc", Reporter()
-    result = sim.run(
-        9, eval_every=4, seed=5, observe=lambda params: {"norm": optax.tree.norm(params)}, save=path, progress=reporter
-    )
-    return Run(result, path, reporter)
+    path = tmp_path_factory.mktemp("run") / "result.nc"
+    result = sim.run(9, eval_every=4, seed=5, observe=lambda params: {"norm": optax.tree.norm(params)}, save=path)
+    return Run(result, path)
 
 
 def test_axes_and_units_are_named(run: Run) -> None:
@@ -96,37 +76,6 @@ def test_every_option_of_the_run_is_in_its_attributes(run: Run) -> None:
     assert again.equals(run.result)
 
 
-@pytest.mark.parametrize("seed", [np.int64(1), np.uint32(7), 2**64 - 1])
-def test_any_whole_number_as_seed_can_be_saved(sim: afl.Simulation, seed: int, tmp_path: pathlib.Path) -> None:
-    sim.run(2, seed=seed, save=tmp_path / "result.nc")
-    assert afl.load(tmp_path / "result.nc").attrs["seed"] == seed
-
-
-def test_nested_options_of_numpy_are_flattened() -> None:
-    nested = {"a": np.float32(0.5), 3: [np.int64(1), np.bool_(True), {"b": np.arange(3)}], "where": pathlib.Path("x")}
-    assert json.loads(results.flat(nested)) == {"a": 0.5, "3": [1, True, {"b": [0, 1, 2]}], "where": "x"}
-    assert type(results.flat(np.int64(3))) is int
-
-
-def _scheduled(step: object) -> object:
-    return step
-
-
-def test_private_functions_of_a_user_stay_in_the_description(sim: afl.Simulation) -> None:
-    client = afl.Client(optax.sgd, learning_rate=0.01, steps=2, step_schedule=_scheduled)
-    assert plain(client)["step_schedule"] == "_scheduled"
-
-
-def test_a_result_is_replaced_while_it_is_open(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "result.nc"
-    earlier = sim.run(2, seed=1, save=path)
-    with xr.open_dataset(path, engine="h5netcdf") as held:
-        later = sim.run(2, seed=2, save=path)
-        np.testing.assert_array_equal(held["time"].values, earlier["time"].values)
-    assert afl.load(path).equals(later)
-    assert [file.name for file in tmp_path.iterdir()] == ["result.nc"]
-
-
 def test_an_earlier_result_survives_a_save_that_fails(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     resource = pytest.importorskip("resource", reason="limits of the size of files are of Unix")
     path = tmp_path / "result.nc"
@@ -134,7 +83,7 @@ def test_an_earlier_result_survives_a_save_that_fails(sim: afl.Simulation, tmp_p
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-        with pytest.raises(OSError, match=r"could not be saved to .*result\.nc.*File too large.*disk full"):
+        with pytest.raises(OSError, match=r"could not be saved to .*result\.nc.*File too large"):
             results.save(earlier.isel(step=[0]), path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -142,23 +91,11 @@ def test_an_earlier_result_survives_a_save_that_fails(sim: afl.Simulation, tmp_p
     assert [file.name for file in tmp_path.iterdir()] == ["result.nc"]
 
 
-def test_a_link_to_a_result_stays_one(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
-    link, target = tmp_path / "link.nc", tmp_path / "target.nc"
-    result = sim.run(2, save=target)
-    link.symlink_to(target)
-    results.save(result, link)
-    assert link.is_symlink() and afl.load(target).equals(result)
-
-
 def test_observed_arrays_are_recorded_at_every_step(run: Run) -> None:
     result = run.result
     assert result.observe_norm.dims == ("version",) and result.sizes["version"] == 10
     assert (result.observe_norm.values > 0).all()
     assert result.observe_norm.attrs["units"] == "1" and "`norm`" in result.observe_norm.attrs["long_name"]
-
-
-def test_runs_without_an_arrival_are_counted(run: Run) -> None:
-    assert run.result.attrs["runs_started"] - run.result.attrs["runs_never_consumed"] == 18
 
 
 def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
@@ -173,61 +110,6 @@ def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
         dataset.to_netcdf(other, engine="h5netcdf")
         with pytest.raises(ValueError, match=r"other\.nc is a NetCDF file but not a result of jaxafl"):
             results.load(other)
-
-
-@pytest.mark.slow
-def test_damaged_data_is_named(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "result.nc"
-    results.save(grid, path)
-    whole = path.read_bytes()
-    with h5py.File(path) as file:
-        stored = {name: variable.id for name, variable in file.items() if variable.id.get_offset() is not None}
-        places = {name: (data.get_offset(), data.get_storage_size()) for name, data in stored.items()}
-    assert set(places) == set(grid.variables) and places["final"][1] == 8
-    rng = np.random.default_rng(0)
-    for name, (start, size) in places.items():
-        for _ in range(10):
-            at = start + int(rng.integers(size))
-            flipped, zeroed = bytearray(whole), bytearray(whole)
-            flipped[at] ^= 1 << int(rng.integers(8))
-            zeroed[start : start + size] = bytes(size)
-            for damaged in (flipped, zeroed):
-                if damaged != whole:
-                    path.write_bytes(damaged)
-                    with pytest.raises(ValueError, match=rf"result\.nc is damaged: variable {name} changed.*run again"):
-                        afl.load(path)
-    first, second = (places[name][0] for name in ("time", "accuracy"))
-    both = bytearray(whole)
-    both[first] ^= 1
-    both[second] ^= 1
-    path.write_bytes(both)
-    with pytest.raises(ValueError, match=r"is damaged: variable (time, accuracy|accuracy, time) changed"):
-        afl.load(path)
-
-
-def test_missing_values_that_became_zero_are_damage(run: Run, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "result.nc"
-    result = run.result.copy(deep=True)
-    result["client_id"][:] = -1  # Fletcher-32 takes -1 for 0
-    results.save(result, path)
-    with h5py.File(path) as file:
-        start = file["client_id"].id.get_offset()
-    content = bytearray(path.read_bytes())
-    content[start : start + 36] = bytes(36)
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="is damaged: variable client_id changed"):
-        afl.load(path)
-
-
-def test_damaged_texts_and_options_are_found(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "result.nc"
-    results.save(grid, path)
-    whole = path.read_bytes()
-    for text in (b"fadas", b"fedbuff", b"synthetic(1,1)", b"learning_rate", b"simulated time of", b"float32"):
-        assert text in whole
-        path.write_bytes(whole.replace(text, text[:-1] + b"x", 1))
-        with pytest.raises(ValueError, match=r"is damaged: its attributes, texts or structure changed.*run again"):
-            afl.load(path)
 
 
 @pytest.mark.slow
@@ -250,13 +132,6 @@ def test_files_without_checksums_are_loaded(grid: xr.Dataset, tmp_path: pathlib.
     assert (afl.load(path).accuracy == 0.5).all() and afl.load(path).attrs["seed"] == 7
     results.save(afl.load(path), path)
     assert (afl.load(path).accuracy == 0.5).all()
-
-
-@pytest.mark.slow
-def test_selected_members_and_means_can_be_saved(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
-    for part in (grid.where(grid.failed_step < 0), grid.mean("seed", keep_attrs=True)):  # `arrived` has numbers then
-        results.save(part, tmp_path / "part.nc")
-        xr.testing.assert_equal(afl.load(tmp_path / "part.nc").accuracy, part.accuracy)
 
 
 def test_a_damaged_file_is_named(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
@@ -288,26 +163,3 @@ def test_no_byte_of_a_file_changes_silently(sim: afl.Simulation, tmp_path: pathl
         except ValueError as error:
             assert re.search(r"result\.nc is .*damaged.*run again", str(error), re.DOTALL), (at, value, error)
     assert all(at >= whole.rindex(b'{"') for at in harmless)  # only letters of the names beside the checksums
-
-
-def test_progress_is_reported_after_every_chunk(run: Run) -> None:
-    seen = run.reporter.seen
-    assert [done for done, _, _ in seen] == [4, 8, 9]
-    assert all(rate > 0 and set(metrics) == {"loss", "accuracy"} for _, rate, metrics in seen)
-
-
-def test_a_result_that_cannot_be_saved_is_in_the_error(
-    sim: afl.Simulation, tmp_path: pathlib.Path, monkeypatch
-) -> None:
-    def full(*arguments: object) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(results.files.os, "replace", full)
-    with pytest.raises(OSError, match="disk is full") as caught:
-        sim.run(2, save=tmp_path / "result.nc")
-    assert caught.value.dataset.sizes["step"] == 2
-    assert "afl.save(error.dataset, path)" in caught.value.__notes__[0]
-    with pytest.raises(OSError, match="disk is full") as caught:
-        afl.sweep(sim, {"seed": [0, 1]}, 2, save=tmp_path / "result.nc")
-    assert caught.value.dataset.sizes["seed"] == 2
-    assert not list(tmp_path.iterdir())

@@ -23,6 +23,7 @@ from jaxafl.results.clients import worst_tenth
 NEVER: Mapping[str, Any] = types.MappingProxyType({})
 """`Callback.ends` of a callback that ends no run."""
 PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
+_METHODS = ("check", "renew", "begin", "chunk", "end")
 _NAMED = 100  # parts with a curve each
 _LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
 
@@ -232,11 +233,13 @@ def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
     """Returns the callbacks as a tuple. Raises `TypeError` for an object that is no callback."""
     several = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
     for one in several:
-        if isinstance(one, type) or not all(callable(getattr(one, name, None)) for name in ("begin", "chunk", "end")):
+        if isinstance(one, type) or not all(hasattr(one, name) for name in ("begin", "chunk", "end")):
             raise TypeError(
-                f"callbacks must be a list of callbacks, objects with begin, chunk and end (see jaxafl.callbacks), "
-                f"got {shown(one)}"
+                f"callbacks: {shown(one)} is no callback; expected objects with begin, chunk and end. See "
+                "jaxafl.callbacks"
             )
+        if isinstance(one, Callback) and all(getattr(type(one), name) is getattr(Callback, name) for name in _METHODS):
+            raise TypeError(f"the callback {type(one).__name__} has none of the methods {', '.join(_METHODS)}")
     return several
 
 

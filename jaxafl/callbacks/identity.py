@@ -58,12 +58,16 @@ def source_of(written: Any) -> str:
         return str(getattr(written, "__qualname__", type(written).__qualname__))
 
 
-def _of_data(data: FederatedData) -> dict[str, Any]:
+def content_of(data: FederatedData) -> Any:
+    """Returns the checksums of all samples, and of the clients that own them."""
     parts = (data.arrays, data.counts, data.x_test, data.y_test, data.test_clients, data.validation)
     leaves = jax.tree.leaves((*parts, list(data.test_sets.values())[1:]))
+    return content([np.asarray(leaf) for leaf in leaves])
+
+
+def _of_data(data: FederatedData) -> dict[str, Any]:
     steps = [data.preprocessing.transform, data.preprocessing.augment, data.gather]
-    described = {"name": data.name, **content(data.description)}
-    return {**described, "content": content([np.asarray(leaf) for leaf in leaves]), "steps": content(steps)}
+    return {"name": data.name, **content(data.description), "content": content_of(data), "steps": content(steps)}
 
 
 def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:

@@ -41,32 +41,28 @@ class Silent(Reporter):
     """A reporter that shows nothing."""
 
 
-class State:
-    """The progress as texts: `300/400`, `0:12 left`, `12,346 updates/s`, `accuracy 0.812`."""
+class _Shown(Reporter):
+    """Base class of reporters, with the progress as texts: `300/400`, `0:12 left`, `12,346 updates/s`.
+
+    Args:
+        name: name of the run.
+        server_steps: T; `None` if unknown.
+    """
 
     def __init__(self, name: str, server_steps: int | None) -> None:
-        """
-        Args:
-            name: name of the run.
-            server_steps: T; `None` if unknown.
-        """
-        self.name = name
-        self.total = server_steps
-        self.begun = time.monotonic()
-        self.done = 0
-        self.rate = ""
-        self.metrics: dict[str, float] = {}
+        self.name, self.total, self.done = name, server_steps, 0
+        self.begun = self.last = time.monotonic()
         self.first: tuple[int, float] | None = None  # server steps and time of the first report
-        self.last = self.begun
+        self.rate, self.metrics = "", dict[str, float]()
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        """Stores the arguments of `Reporter.update`."""
-        self.done = done
-        self.rate = f"{updates_per_second:,.0f} updates/s"
-        self.last = time.monotonic()
+        self.done, self.rate, self.last = done, f"{updates_per_second:,.0f} updates/s", time.monotonic()
         order = sorted(metrics, key=lambda name: name != "accuracy")
         self.metrics = {name: metrics[name] for name in order} or self.metrics
         self.first = self.first or (done, self.last)
+
+    def piece(self, done: int, updates_per_second: float) -> None:
+        self.update(done, updates_per_second, {})
 
     @property
     def steps(self) -> str:
@@ -92,19 +88,6 @@ class State:
     def line(self) -> str:
         """Returns the progress as one line of any length."""
         return f"{self.name}: {self.steps} server steps, {', '.join([self.pace, *self.measured, self.left])}"
-
-
-class _Shown(Reporter):
-    """Base class of reporters that show a `State`."""
-
-    def __init__(self, name: str, server_steps: int | None) -> None:
-        self.state = State(name, server_steps)
-
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.state.update(done, updates_per_second, metrics)
-
-    def piece(self, done: int, updates_per_second: float) -> None:
-        self.update(done, updates_per_second, {})
 
 
 class Bar(_Shown):
@@ -135,8 +118,8 @@ class Bar(_Shown):
 
     def _text(self) -> str:
         """Returns the progress, what matters most first, because a narrow terminal cuts the end."""
-        state = self.state
-        return "  ".join([state.steps, state.left, *state.measured[:1], state.pace, state.name, *state.measured[1:]])
+        first, others = self.measured[:1], self.measured[1:]
+        return "  ".join([self.steps, self.left, *first, self.pace, self.name, *others])
 
 
 class Lines(_Shown):
@@ -148,7 +131,7 @@ class Lines(_Shown):
         self._over = threading.Event()
 
     def __enter__(self) -> Lines:
-        self._write(self.state.line())
+        self._write(self.line())
         self._thread = threading.Thread(target=self._report, name="jaxafl progress", daemon=True)
         self._thread.start()
         return self
@@ -156,11 +139,11 @@ class Lines(_Shown):
     def __exit__(self, *args: Any) -> None:
         self._over.set()
         self._thread.join()
-        self._write(f"{self.state.line()}, after {_clock(time.monotonic() - self.state.begun)}")
+        self._write(f"{self.line()}, after {_clock(time.monotonic() - self.begun)}")
 
     def _report(self) -> None:
         while not self._over.wait(self._every):
-            self._write(self.state.line())
+            self._write(self.line())
 
     def _write(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # a closed log must not end the run
@@ -183,10 +166,9 @@ class Cell(_Shown):
     def _drawn(self) -> Any:
         from IPython.display import HTML
 
-        state = self.state
-        bar = "" if state.total is None else f'<progress value="{state.done}" max="{state.total}"></progress> '
-        text = ", ".join([state.left, state.pace, *state.measured]) if state.rate else "compiling"
-        return HTML(f"{html.escape(state.name)} {bar}{state.steps} {html.escape(text)}")
+        bar = "" if self.total is None else f'<progress value="{self.done}" max="{self.total}"></progress> '
+        text = ", ".join([self.left, self.pace, *self.measured]) if self.rate else "compiling"
+        return HTML(f"{html.escape(self.name)} {bar}{self.steps} {html.escape(text)}")
 
 
 def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.options import UserError, as_path, check_whole, shown
+from jaxafl.options import UserError, as_path, check_whole
 
 
 class Saved(NamedTuple):
@@ -118,22 +118,17 @@ def check_folder(owner: str, folder: Any) -> pathlib.Path:
     """Returns the absolute path of a folder, which is created if it does not exist.
 
     Raises:
-        NotADirectoryError: the path is a file.
-        PermissionError: the folder cannot be written.
+        OSError: the path is a file, or the folder cannot be written.
         TypeError: the argument is no path.
     """
-    if not isinstance(folder, str | os.PathLike):
-        raise TypeError(f"{owner} must be a folder, got {shown(folder)}")
     path = as_path(folder).absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".{os.getpid()}.part"
         probe.touch()
         probe.unlink()
-    except (FileExistsError, NotADirectoryError) as error:
-        raise NotADirectoryError(f"{owner}: {path} is a file, or lies in one; name a folder") from error
     except OSError as error:
-        raise PermissionError(f"{owner}: the folder {path} cannot be written: {error.strerror}") from error
+        raise type(error)(f"{owner}: the folder {path} cannot be written: {error.strerror}") from error
     return path
 
 

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import numpy as np
-from scipy.special import log_ndtr
 
 from jaxafl.options import UserError
 
@@ -28,6 +27,8 @@ def gaussian_epsilon(mu: np.ndarray, delta: float) -> np.ndarray:
     References:
         Balle, Wang (2018), "Improving the Gaussian mechanism for differential privacy", ICML, Theorem 8.
     """
+    from scipy.special import log_ndtr
+
     released = mu > 0
     mu = np.where(released, mu, 1.0)
 

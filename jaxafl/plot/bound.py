@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import warnings
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -24,20 +21,10 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.plot.report.lines import note
 from jaxafl.results.curves import curve
 from jaxafl.results.members import Results, finished_members, heading
 
 _NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average": "average_loss"}
-_OPTIONS = {  # constant of a bound -> part and option of the runs
-    "local_rate": ("client", "learning_rate"),
-    "local_steps": ("client", "steps"),
-    "learning_rate": ("server", "learning_rate"),
-    "server_rate": ("server", "learning_rate"),
-    "adaptive_rate": ("server", "learning_rate"),
-    "epsilon": ("server", "eps"),
-    "staleness_threshold": ("server", "tau_c"),
-}
 _DIAGNOSTICS = {"gradient_norm_squared": "gradient_norm", "average_loss": "average"}
 
 
@@ -55,8 +42,7 @@ def bound(
     """Draws the mean over seeds of a bounded quantity, its bound and the terms of the bound, against server steps T.
 
     Bounds hold in expectation, so runs that differ only in their seed become one line. The legend notes if the bound is
-    not guaranteed, if its conditions do not hold, and if it is vacuous. It notes, with a warning, if the runs have
-    another server, rate, number of clients, of local steps or of arrivals than the bound.
+    not guaranteed, if its conditions do not hold, and if it is vacuous.
 
     Args:
         results: a result, a dict of results by name, or a sweep, with the bounded quantity: recorded by
@@ -96,12 +82,6 @@ def bound(
         steps, mean = _mean(line.runs, variable, optimum)
         seeds = f"mean of {len(line.runs)} seeds" if len(line.runs) > 1 else "one run"
         label = f"{line.name}, {seeds}".removeprefix(", ")
-        if others := _differences(line.runs[0], bound):
-            words = "; ".join(
-                f"{name} is {ours}, that of the bound {theirs}" for name, (ours, theirs) in others.items()
-            )
-            warnings.warn(f"plot.bound: the bound is not about the runs ({label}): {words}", stacklevel=3)
-            label += f"\n(the bound has another {', '.join(others)})"
         ax.plot(steps, mean, label=label, linewidth=1.8, **style)
     terms = [str(name) for name in bound.data_vars if name != "total"]
     T = bound["server_steps"].values
@@ -122,22 +102,6 @@ def _label(bound: xr.Dataset) -> str:
     doubts += [] if bound.attrs["holds"] else ["conditions violated"]
     doubts += ["vacuous"] if bound.attrs.get("verdict", "").startswith("vacuous:") else []
     return f"{bound.attrs['statement']}{' (' + ', '.join(doubts) + ')' if doubts else ''}"
-
-
-def _differences(run: xr.Dataset, bound: xr.Dataset) -> dict[str, tuple[Any, Any]]:
-    """Returns name -> the values of a run and of the bound that differ. What either does not record is equal."""
-    parts = {part: json.loads(note(run, f"{part}_options") or note(run, part) or "{}") for part in ("client", "server")}
-    servers = [name for name in bound.attrs.get("servers", "").split(", ") if name]
-    own = parts["server"].get("name")
-    found = {"server": (own, " or ".join(servers))} if own and servers and own not in servers else {}
-    known = {name: parts[part].get(option) for name, (part, option) in _OPTIONS.items() if option in parts[part]}
-    known["clients"] = note(run, "num_clients")
-    if "step_arrivals" in run:
-        known["arrivals"] = float(run["step_arrivals"].mean())  # missing after the end of a member of a sweep
-    for name, value in json.loads(bound.attrs.get("constants", "{}")).items():
-        if isinstance(known.get(name), int | float) and not np.isclose(known[name], value, rtol=1e-6, atol=0):
-            found[name] = known[name], value
-    return found
 
 
 def _mean(runs: list[xr.Dataset], variable: str, optimum: float) -> tuple[np.ndarray, np.ndarray]:

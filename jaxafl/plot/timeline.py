@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, check_number, check_whole, named
-from jaxafl.plot.animation import check_film, corners_of, save_film
 from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
 from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
 from jaxafl.results.clients import names_of
@@ -34,7 +33,6 @@ def timeline(
     max_clients: int = 50,
     max_runs: int = 400,
     until: float | None = None,
-    animate: float | None = None,
 ) -> Figure:
     """Draws a row per client with a bar for every local run from its start to its arrival, coloured by its staleness.
 
@@ -54,16 +52,13 @@ def timeline(
         max_clients: largest number of rows per panel.
         max_runs: largest number of bars per panel.
         until: last simulated second shown, to compare figures; `None` takes the last server step.
-        animate: duration of an animation in seconds, 0.5 to 120, for one result or schedule. Runs grow, darken with
-            every version that they miss, and reach the server; nothing is hatched, crossed or faded. It is written to
-            `path`, which must end in .gif.
 
     Returns:
-        The figure; of an animation, its last frame.
+        The figure.
 
     Raises:
-        TypeError, ValueError: there is no result or no arrival, a limit or a duration cannot be, or there are too many
-            results for `ax` or an animation.
+        TypeError, ValueError: there is no result or no arrival, a limit is invalid, or there are too many results for
+            `ax`.
 
     Examples:
         >>> import jaxafl as afl
@@ -79,25 +74,18 @@ def timeline(
     for name, most in (("max_clients", max_clients), ("max_runs", max_runs)):
         check_whole("timeline", name, most)
     found = _panels(results)
-    if animate is not None:
-        check_film(animate, file, len(found), ax)
     if ax is not None and len(found) > 1:
         raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
     first = found[:_PANELS]
     heights = [1.0 + 0.17 * max(min(runs.clients, max_clients), 6) for _, runs, _ in first]
     figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(first), height_ratios=heights)
-    drawn = [
-        _draw(panel, *one, max_clients, max_runs, until, animate is None)
-        for panel, one in zip(panels, first, strict=True)
-    ]
+    for panel, one in zip(panels, first, strict=True):
+        _draw(panel, *one, max_clients, max_runs, until)
     last = max(panel.get_xlim()[1] for panel in panels)
     for panel in panels:
         panel.set_xlim(0, last)
     if len(found) > len(first):
         figure.suptitle(f"the first {len(first)} of {len(found)} results")
-    if animate is not None and file is not None:
-        save_film(*drawn[0], animate, file)
-        return figure
     return finish(figure, file)
 
 
@@ -113,71 +101,67 @@ def _panels(results: Any) -> list[tuple[str, Runs, list[str]]]:
 
 
 def _draw(
-    ax: Axes,
-    name: str,
-    runs: Runs,
-    names: list[str],
-    max_clients: int,
-    max_runs: int,
-    until: float | None,
-    still: bool,
-) -> tuple[PolyCollection, np.ndarray, Runs]:
-    """Draws one panel and returns its bars, their rows and their runs.
+    ax: Axes, name: str, runs: Runs, names: list[str], max_clients: int, max_runs: int, until: float | None
+) -> None:
+    """Draws one panel.
 
     Args:
         ax, name: of the panel.
         runs: local runs.
         names: names of all clients, or none.
         max_clients, max_runs, until: as in `timeline`.
-        still: draw hatched and faded bars.
     """
     if not len(runs.client):
         raise UserError(f"nobody arrived in {name or 'this result'}; there is no timeline")
     total = runs.steps[-1]
     clients, runs, end = shown(runs, max_clients, max_runs, until)
     row = np.searchsorted(clients, runs.client)
-    bars = draw_bars(ax, runs.started, runs.arrived, row, runs.staleness)
+    draw_bars(ax, runs.started, runs.arrived, row, runs.staleness)
     notes = ["simulated time (s)"]
     if len(runs.steps) <= _STEPS_SHOWN:
         ax.vlines(runs.steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
         notes.append("grey lines: server steps")
-    notes += _draw_rest(ax, clients, row, runs, min(end, total)) if still else []
+    notes += _draw_rest(ax, clients, row, runs, min(end, total))
     ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client", xlabel=", ".join(notes))
     fewer = f"{len(clients)} of {runs.clients} clients, evenly spaced" if len(clients) < runs.clients else ""
     shorter = f"first {end:.4g} of {total:.4g} s" if end < total else ""
-    hidden = runs.missing + (0 if still else len(runs.discarded.client))
-    missing = f"without {hidden} runs that no server step took" if hidden else ""
+    missing = f"without {runs.missing} runs that no server step took" if runs.missing else ""
     ax.set_title(", ".join(filter(None, [name, fewer, shorter, missing])), fontsize=10)
     every = -(-len(clients) // 25)
     labels = [names[client] if client < len(names) else str(client) for client in clients[::every]]
     ax.set_yticks(range(0, len(clients), every), labels, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
-    return bars, row, runs
 
 
 def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: float) -> list[str]:
     """Draws hangs and waits hatched, discarded runs crossed, and runs in flight faded; returns notes about them."""
     wasted = runs.discarded
     if len(wasted.client):
-        corners = list(corners_of(wasted.started, wasted.ended, np.searchsorted(clients, wasted.client)))
+        corners = list(_corners(wasted.started, wasted.ended, np.searchsorted(clients, wasted.client)))
         ax.add_collection(PolyCollection(corners, facecolors="white", edgecolors="0.45", hatch="xxxx", linewidths=1.0))
     hangs = runs.idle > 0
     waits = runs.waited > runs.arrived
     left = np.concatenate([(runs.arrived - runs.idle)[hangs], runs.arrived[waits]])
     right = np.concatenate([runs.arrived[hangs], runs.waited[waits]])
-    corners = list(corners_of(left, right, np.concatenate([row[hangs], row[waits]])))
+    corners = list(_corners(left, right, np.concatenate([row[hangs], row[waits]])))
     ax.add_collection(PolyCollection(corners, facecolors="none", edgecolors="0.35", hatch="////", linewidths=0.4))
     flying = np.searchsorted(clients, runs.flying)
-    corners = list(corners_of(runs.since, np.full(len(flying), end), flying))
+    corners = list(_corners(runs.since, np.full(len(flying), end), flying))
     ax.add_collection(PolyCollection(corners, facecolors="0.85", edgecolors="white", linewidths=0.6))
     notes = ["hatched: hanging or waiting"] if len(left) else []
     notes += ["crossed: refused, stopped or lost"] if len(wasted.client) else []
     return notes + (["faded: in flight at the end"] if len(flying) else [])
 
 
-def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> PolyCollection:
+def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Returns the corners of bars in rows, [R, 4, 2]."""
+    x, y = np.stack([left, right, right, left], axis=1), np.asarray(row)[:, None] + [-0.4, -0.4, 0.4, 0.4]
+    return np.stack([x, y], axis=2)
+
+
+def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> None:
     """Draws a bar per run, coloured by its staleness, and the colour bar."""
-    corners = list(corners_of(left, right, row))
+    corners = list(_corners(left, right, row))
     worst = int(staleness.max(initial=0))  # empty if the shown clients start later
     colours, norm = _colours(worst)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
@@ -190,7 +174,6 @@ def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, st
     else:
         bar.locator = MaxNLocator(5, integer=True)
     bar.ax.tick_params(labelsize=8)
-    return bars
 
 
 def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:

@@ -13,44 +13,32 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 NAMES = "client_name"
-_EVALUATED = "held_out_client"  # dimension of the evaluated clients in the engine and in files of version 0.2.0
+
+
+def of_population(values: np.ndarray, data: FederatedData) -> np.ndarray:
+    """Returns metrics of the clients with held-out samples, [E, owners, ...], of all clients: [E, N, ...], else NaN."""
+    kind = values.dtype if values.dtype.kind == "f" else float
+    found = np.full((len(values), data.num_clients, *values.shape[2:]), np.nan, kind)
+    found[:, data.owners.clients] = values
+    return found
 
 
 def with_clients(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
-    """Returns a result with the clients' names, and metrics of single clients along `population`.
+    """Returns a result with the clients' names and their numbers n of held-out samples, `client_samples`.
 
-    `client_samples` is the number n of held-out samples of each, and `client_accuracy_error` the standard error of its
-    accuracy p by n: half the width of `standard_interval`, close to √(p(1 - p)/n).
+    `client_accuracy_error` is the standard error of a client's accuracy p by n: half the width of `standard_interval`,
+    close to √(p(1 - p)/n).
     """
-    coords = {"population": np.arange(data.num_clients)}
-    if _EVALUATED in dataset.dims:
-        owners = data.owners
-        dataset = dataset.assign(client_samples=(_EVALUATED, owners.samples)).assign_coords(
-            {_EVALUATED: owners.clients}
-        )
+    if any(str(name).startswith("client_") and "population" in dataset[name].dims for name in dataset.data_vars):
+        samples = np.zeros(data.num_clients, data.owners.samples.dtype)
+        samples[data.owners.clients] = data.owners.samples
+        dataset = dataset.assign(client_samples=("population", samples))
     if "client_accuracy" in dataset:
         accuracy = dataset["client_accuracy"]
-        low, high = standard_interval(accuracy.values, dataset["client_samples"].values)
+        low, high = standard_interval(accuracy.values, np.maximum(samples, 1))
         error = accuracy.copy(data=((high - low) / 2).astype(accuracy.dtype))
         dataset = dataset.assign(client_accuracy_error=error)
-    found = along_population(dataset.assign_coords(coords))
-    return found if data.client_names is None else found.assign_coords({NAMES: ("population", data.client_names)})
-
-
-def along_population(dataset: xr.Dataset) -> xr.Dataset:
-    """Returns a result with the metrics of single clients along `population`.
-
-    Clients without held-out samples have NaN, and 0 for `client_samples`. Other results are returned unchanged.
-    """
-    if _EVALUATED not in dataset.dims:
-        return dataset
-    metrics = dataset[[name for name, values in dataset.variables.items() if _EVALUATED in values.dims]]
-    metrics = metrics.drop_vars([name for name in metrics.coords if _EVALUATED not in metrics[name].dims])
-    metrics = metrics.rename({_EVALUATED: "population"})
-    if "population" in dataset.coords:
-        missing = {str(name): 0 if name == "client_samples" else np.nan for name in metrics.data_vars}
-        metrics = metrics.reindex(population=dataset["population"], fill_value=missing)
-    return dataset.drop_dims(_EVALUATED).merge(metrics, combine_attrs="override").assign_attrs(dataset.attrs)
+    return dataset if data.client_names is None else dataset.assign_coords({NAMES: ("population", data.client_names)})
 
 
 def names_of(run: xr.Dataset) -> list[str]:

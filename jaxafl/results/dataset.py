@@ -19,7 +19,7 @@ from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
 from jaxafl.results.arrivals import by_step, masked, of_schedule, with_columns
-from jaxafl.results.clients import with_clients
+from jaxafl.results.clients import of_population, with_clients
 from jaxafl.results.failures import place_of
 from jaxafl.results.points import with_finals
 
@@ -206,8 +206,9 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
     for name, values in trained.evaluations.items():
         if metric_of(name, trained.metrics) is None or not np.isnan(values).all():  # else its function always failed
             of_sets = bool(data.test_sets) and name.removeprefix("average_").startswith("test_")
-            part = "test_set" if of_sets else "held_out_client"
-            variables[name] = (("evaluation", *(part if axis == "" else axis for axis in _AXES[values.ndim])), values)
+            part = "test_set" if of_sets else "population"
+            dims = ("evaluation", *(part if axis == "" else axis for axis in _AXES[values.ndim]))
+            variables[name] = dims, of_population(values, data) if "population" in dims else values
     return variables
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 T = TypeVar("T")
-_NAMED = 5  # failed runs that are named one by one
 _ADVICE = "Smaller learning rates may help."
 
 
@@ -37,15 +36,13 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
     failed = np.argwhere(steps.values >= 0)
     if not len(failed):
         return "", steps.size
-    places = []
-    for place in failed[:_NAMED]:
-        run = steps[tuple(place)]
-        at = zip(steps.dims, place, strict=True)
-        named = ", ".join(f"{dim}={run[dim].item() if dim in run.coords else index}" for dim, index in at)
-        places.append(f"{named} at step {int(run)}")
-    places += [f"{len(failed) - _NAMED} more"] if len(failed) > _NAMED else []
+    first = steps[tuple(failed[0])]
+    at = zip(steps.dims, failed[0], strict=True)
+    named = ", ".join(f"{dim}={first[dim].item() if dim in first.coords else index}" for dim, index in at)
     counted = f"the parameters of {len(failed)} of {steps.size} runs stopped being finite; their results end there"
-    return f"{counted}: {'; '.join(places)}. {_ADVICE}", steps.size - len(failed)
+    return f"{counted}, see failed_step: the first is {named}, at step {int(first)}. {_ADVICE}", steps.size - len(
+        failed
+    )
 
 
 def place_of(step: int, client: int) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 _ALONG = "evaluation"
-_SHOWN = 5  # further runs are only counted in messages
 _WORDS = {"last": "at the end of each run", "last5": "mean of the last 5 evaluations of each run"}
 _WORDS |= {"best": "at the best evaluation of each run"}
 
@@ -135,15 +134,10 @@ def _taken(values: xr.DataArray, place: xr.DataArray) -> xr.DataArray:
 
 
 def _warning(lost: xr.DataArray, end: xr.DataArray, axis: str, point: float) -> str:
-    """Returns the warning about runs without a value at a point, with their ends."""
+    """Returns the warning about runs without a value at a point, with the earliest end."""
     over = lost.any(axis) if axis in lost.dims else lost
-    known = []
-    for place in np.argwhere(over.values):
-        run = over.isel(dict(zip(over.dims, place.tolist(), strict=True)))
-        named = ", ".join(f"{dim}={run[dim].item()}" for dim in over.dims if dim in run.coords)
-        known.append(f"{named} at {end.sel(run.coords).item() if end.ndim else end.item():g}".strip())
-    said = "; ".join(known[:_SHOWN]) + (f"; {len(known) - _SHOWN} more" if len(known) > _SHOWN else "")
+    first = float(end.where(over).min())
     return (
-        f"at: {len(known)} of {over.size} runs end before {axis}={point:g} ({said}): no value there (NaN); "
-        "carry_on=True takes that of the last evaluation, except of runs that failed"
+        f"at: {int(over.sum())} of {over.size} runs end before {axis}={point:g}, the first at {first:g}: no value "
+        "there (NaN); carry_on=True takes that of the last evaluation, except of runs that failed"
     )

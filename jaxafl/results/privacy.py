@@ -34,30 +34,24 @@ class Privacy:
             ValueError: the run had no noise of a known clipping norm, ended by something that may depend on data, or
                 is not private for another reason; or this is not the result of one run.
         """
-        result = self.result
+        result, noise, stopped = self.result, self._said("mechanism"), self._said("stopped")
         if "arrival" not in result.dims or result["client_id"].ndim != 2:
-            raise UserError(
-                "privacy: this is not the result of one run, [step, arrival]; of a sweep choose one by "
-                "result.isel(seed=0)"
-            )
-        noise, stopped = self._said("mechanism"), self._said("stopped")
+            raise UserError("privacy: this is no result of one run; of a sweep choose one by result.isel(seed=0)")
         if not noise:
             raise UserError(
                 "privacy: the run had no noise, or its clipping norm is not known, so that its ε is infinite. For "
                 "noise that is planned, use sim.schedule(server_steps).privacy(noise_multiplier=, delta=)"
             )
-        mechanism = Mechanism(**json.loads(noise))
         if stopped and not stopped.startswith(_DATA_FREE):
             raise UserError(
                 f"privacy: the run ended by {stopped!r}, which may depend on data. End it after server steps, or by "
                 "limits of time, updates, bytes or epsilon"
             )
-        mask = result["arrived"].values.astype(bool)
-        client, run, times = (
-            result[name].fillna(0).values.astype(int) for name in ("client_id", "run_index", "multiplicity")
-        )
-        takings = Takings(client, run, times, mask, result["time"].values, int(result.attrs["num_clients"]))
-        return privacy_of(takings, mechanism, noise_multiplier, delta, how, accountant)
+        names = ("client_id", "run_index", "multiplicity")
+        columns = [result[name].fillna(0).values.astype(int) for name in names]
+        mask, clients = result["arrived"].values.astype(bool), int(result.attrs["num_clients"])
+        takings = Takings(columns[0], columns[1], columns[2], mask, result["time"].values, clients)
+        return privacy_of(takings, Mechanism(**json.loads(noise)), noise_multiplier, delta, how, accountant)
 
     def _said(self, name: str) -> str:
         """Returns an attribute, which is a variable if the members of a sweep differ in it; empty without it."""

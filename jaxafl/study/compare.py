@@ -7,25 +7,20 @@ import os
 import pathlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
-import jax
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
 from jaxafl.callbacks.hooks import within
+from jaxafl.callbacks.identity import content_of
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.store import check_folder
-from jaxafl.data import FederatedData
-from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, did_you_mean, named, shown, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.study.comparison import METHODS, UNTIL, Comparison, compared_at, differing, refuse_data
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.run import SweepOptions, sweep
-
-if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
-    pass
 
 T = TypeVar("T")
 
@@ -89,32 +84,25 @@ def compare(
     if not isinstance(methods, Mapping) or not methods:
         raise TypeError(f"compare needs name -> Simulation, got {shown(methods)}")
     chosen = seeds_of("compare", seeds)
-    _check_names(methods)
+    limits = dict(until or {})
+    known = limits_of("compare", until)
+    watchers = [*check_callbacks(callbacks), *known.stops]
+    steps, every = by_name("server_steps", server_steps, methods), by_name("eval_every", eval_every, methods)
+    recorded = {"diagnostics": options.get("diagnostics", ()), "metrics": options.get("metrics")}
     for name, one in methods.items():
         axes_of(one, {"seed": chosen})
         with user_errors(f"method {name}"):
             one.check()
-    _check_data(methods)
-    limits = dict(until or {})
-    known = limits_of("compare", until)
-    watchers = [*check_callbacks(callbacks), *known.stops]
-    _check_metrics(
-        methods,
-        watchers,
-        {name: limits[name] for name in limits.keys() - {*known.exact, "seconds"}},
-        {"diagnostics": options.get("diagnostics", ()), "metrics": options.get("metrics")},
-    )
-    every = by_name("eval_every", eval_every, methods)
-    steps = by_name("server_steps", server_steps, methods)
-    for name, given in steps.items():
-        if given is not None:
+            check_watchers(watchers, [one.as_run(0, 1, one.recording(**recorded), {"seed": 0})] if watchers else [])
+        if (given := steps[name]) is not None:
             check_whole(f"compare, method {name}", "server_steps", given)
         elif not known.exact:
             raise UserError('compare needs server_steps, or a limit of simulated time such as until={"time": 3600}')
-        elif why := methods[name].clock_sees_training:
+        elif why := one.clock_sees_training:
             raise UserError(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
+    _check_data(methods)
     renew(watchers, folder)
     folders = _begun(folder, list(methods), limits)
     found = {
@@ -139,34 +127,6 @@ def named_progress(options: SweepOptions, name: str) -> SweepOptions:
     if progress is True or isinstance(progress, str):
         return {**options, "progress": name if progress is True else f"{progress}, {name}"}
     return options
-
-
-def _check_names(methods: Iterable[Any]) -> None:
-    """Raises `TypeError` for a name that is no text, and `ValueError` for names that differ only in case."""
-    before: dict[str, str] = {}
-    for name in methods:
-        if not isinstance(name, str) or not name.strip():
-            raise TypeError(f"compare: the name of a method must be a text, got {shown(name)}")
-        if (other := before.setdefault(name.casefold(), name)) != name:
-            raise UserError(
-                f"compare: the methods {other!r} and {name!r} differ in upper and lower case only; rename one"
-            )
-
-
-def _check_metrics(
-    methods: Mapping[str, Simulation], watchers: Sequence[Any], targets: Iterable[str], recorded: Mapping[str, Any]
-) -> None:
-    """Raises `ValueError` for callbacks that cannot work with a method, and for targets with two directions."""
-    ways: dict[str, bool] = {}
-    for name, one in methods.items():
-        if watchers:
-            with user_errors(f"method {name}"):
-                check_watchers(watchers, [run := one.as_run(0, 1, one.recording(**recorded), {"seed": 0})])
-            for metric in targets:
-                if ways.setdefault(metric, lower := falls(metric, run.metrics)) != lower:
-                    raise UserError(
-                        f"compare: {metric} is better when it is lower with some methods, higher with others"
-                    )
 
 
 def seeds_of(owner: str, seeds: Any, first: int = 0) -> list[int]:
@@ -195,21 +155,8 @@ def _check_data(methods: Mapping[str, Simulation]) -> None:
     """Raises `ValueError` if methods do not have the same clients, samples and held-out samples."""
     (first, one), *others = methods.items()
     for name, other in others:
-        if one.data is not other.data and not _equal(one.data, other.data):
-            why = differing(one.data.description, other.data.description) or "other samples"
-            refuse_data(first, name, why)
-
-
-def _equal(one: FederatedData, other: FederatedData) -> bool:
-    trees = [
-        (it.counts, it.arrays, it.x_test, it.y_test, it.test_clients, it.validation, dict(it.test_sets))
-        for it in (one, other)
-    ]
-    forms = [str(jax.tree.structure(tree)) for tree in trees]
-    if forms[0] != forms[1] or one.num_classes != other.num_classes:
-        return False
-    equal = jax.tree.map(lambda a, b: np.array_equal(np.asarray(a), np.asarray(b)), *trees)
-    return all(jax.tree.leaves(equal))
+        if one.data is not other.data and content_of(one.data) != content_of(other.data):
+            refuse_data(first, name, differing(one.data.description, other.data.description) or "other samples")
 
 
 def _begun(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:
@@ -221,7 +168,7 @@ def _begun(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dic
     if known.is_file() and (before := json.loads(known.read_text())) != until:
         raise UserError(f"{path} holds runs until {before}, not {dict(until)}; name another folder, or the same limits")
     folders = {name: path / re.sub(r"[^\w.=,+-]+", "_", name) for name in names}
-    if len(set(folders.values())) < len(names):
+    if len({str(own).casefold() for own in folders.values()}) < len(names):
         raise UserError(f"compare: two methods would have the same folder: {', '.join(map(str, folders.values()))}")
     known.write_text(json.dumps(dict(until)))
     listed = path / METHODS

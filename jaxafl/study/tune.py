@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import pathlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
@@ -182,18 +181,8 @@ def tune(
     check_at(at)
     metric = _on_split(metric)
     watchers = check_callbacks(callbacks)
-    for name in (name for one in watchers for name in getattr(one, "targets", ())):
-        if not name.startswith((_SPLIT, _PERSONAL)):
-            raise UserError(
-                f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
-            )
-    judging = [
-        metric,
-        *(name for one in watchers for name in getattr(one, "targets", ())),
-        *map(_on_split, until or ()),
-    ]
-    personal = any(name.startswith(_PERSONAL) for name in judging)
-    paths, rows, members = _configurations(simulation, grid, personal)
+    paths, rows, members = _configurations(simulation, grid)
+    _check_split(members, [metric, *map(_on_split, until or ())], watchers)
     lower = _lower(members, metric, options.get("metrics"))
     count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
@@ -207,12 +196,9 @@ def tune(
     every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
     renew(watchers, folder)
     path = None if folder is None else check_folder("folder", folder)
-    words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
     values = np.full((count, len(rows), len(chosen)), np.nan)
     spent = np.zeros((count, len(rows)))
-    results, ties = [], []
-    left = list(range(len(rows)))
-    sign = 1.0 if lower else -1.0
+    results, ties, left = [], [], list(range(len(rows)))
     for rung, steps in enumerate(lengths):
         found = sweep(
             simulation,
@@ -221,39 +207,40 @@ def tune(
             until=limits[rung],
             eval_every=every,
             callbacks=within(watchers, rung=rung),
-            folder=None if path is None else pathlib.Path(path) / f"rung-{rung}",
+            folder=path and path / f"rung-{rung}",
             **named_progress(options, f"rung {rung + 1} of {count}"),
         )
         results.append(found)
-        steps = lengths[rung] = int(found.final_step.max()) if exact else steps
+        lengths[rung] = int(found.final_step.max()) if exact else steps
         values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)
-        order = np.argsort(sign * values[rung].mean(axis=1), kind="stable")  # NaN, of dropped ones, is last
+        scores = values[rung].mean(axis=1)
+        order = np.argsort(scores if lower else -scores, kind="stable")  # NaN, of dropped ones, is last
         if not np.isfinite(values[rung, order[0]]).all():
-            raise UserError(f"tune: no configuration has a finite {metric} after {steps} server steps")
+            raise UserError(f"tune: no configuration has a finite {metric} after {lengths[rung]} server steps")
         going_on = 1 if rung == count - 1 else -(-len(left) // factor)
-        scores = values[rung].mean(axis=1)[order[: len(left)]]
-        if going_on < len(left) and scores[going_on - 1] == scores[going_on] and np.isfinite(scores[going_on]):
-            equal = int((scores == scores[going_on]).sum())
-            ties.append(f"{equal} configurations have the score {scores[going_on]:.4g} in rung {rung + 1}")
+        ties += _tied(scores[order[: len(left)]], going_on, rung)
         left = order[:going_on].tolist()
-    best = int(order[0])
+    best = left[0]
+    dataset = _dataset(values, spent, lengths, chosen, members, limits if until is not None else ())
+    dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
+    words = dataset[_CONFIGURATION].values
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
-    if failed:
-        warnings.warn(f"tune: without a finite {metric}: {'; '.join(failed)}", stacklevel=3)
-    dataset = _dataset(values, spent, lengths, chosen, words, members)
-    if until is not None:
-        texts = [", ".join(f"{name} {limit:g}" for name, limit in (one or {}).items()) for one in limits]
-        dataset = dataset.assign_coords(until=("rung", texts))
-    dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
     chosen_values = dict(zip(paths, rows[best], strict=True))
     edges = _edges(simulation, grid, chosen_values)
-    if edges:
-        warnings.warn(f"tune: {'; '.join(edges)}: widen the grid", stacklevel=3)
-    found_by = Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges, tuple(ties))
-    if ties:
-        warnings.warn(f"tune: {found_by.tied}", stacklevel=3)
-    return found_by
+    tuned = Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges, tuple(ties))
+    lost = f"without a finite {metric}: {'; '.join(failed)}" if failed else ""
+    for said in filter(None, (lost, f"{'; '.join(edges)}: widen the grid" if edges else "", tuned.tied)):
+        warnings.warn(f"tune: {said}", stacklevel=3)
+    return tuned
+
+
+def _tied(scores: np.ndarray, going_on: int, rung: int) -> list[str]:
+    """Returns a description of equal scores of which only some go on; `scores`: best first."""
+    last = scores[going_on - 1]
+    if going_on == len(scores) or last != scores[going_on] or not np.isfinite(last):
+        return []
+    return [f"{(scores == last).sum()} configurations have the score {last:.4g} in rung {rung + 1}"]
 
 
 def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[str, ...]:
@@ -309,15 +296,35 @@ def _rungs(configurations: int, factor: int) -> int:
     return rungs
 
 
-def _configurations(
-    simulation: Any, grid: Any, personal: bool
-) -> tuple[NamedPaths, list[tuple[Any, ...]], list[Member]]:
-    """Returns the paths that vary, their values in every configuration, and the checked configurations.
+def _check_split(members: Sequence[Member], judging: list[str], watchers: Sequence[Any]) -> None:
+    """Raises `ValueError` if a metric that chooses or stops runs is not of the validation split.
 
     Args:
-        simulation, grid: as given to `tune`.
-        personal: True if a metric of the clients' models chooses or stops runs.
+        members: the configurations.
+        judging: the metrics that choose configurations and that limits name.
+        watchers: callbacks, which may have `targets`.
     """
+    for name in (name for one in watchers for name in getattr(one, "targets", ())):
+        if not name.startswith((_SPLIT, _PERSONAL)):
+            raise UserError(
+                f"tune never stops by the test set: write StopAt({_SPLIT}{name}=...), got StopAt({name}=...)"
+            )
+        judging = [*judging, name]
+    for data in (member.simulation.data for member in members):
+        if data.validation is None:
+            raise UserError(
+                "tune chooses by samples that are neither trained on nor tested on, and there are none: give the "
+                "simulation data.with_validation(0.1, seed=0)"
+            )
+        if data.test_clients is not None and any(name.startswith(_PERSONAL) for name in judging):
+            raise UserError(
+                "tune: personal metrics judge the clients on their own test samples, which choose nothing. Give "
+                "dataclasses.replace(data, test_clients=None), so that they judge on the validation split"
+            )
+
+
+def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[Any, ...]], list[Member]]:
+    """Returns the paths that vary, their values in every configuration, and the checked configurations."""
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
@@ -327,20 +334,8 @@ def _configurations(
     if "seed" in paths:
         raise UserError("tune: seeds are no option to choose; give seeds=...")
     members = members_of(simulation, axes, dimensions(axes), 0)
-    rows = []
-    for member in members:
-        if member.simulation.data.validation is None:
-            raise UserError(
-                "tune chooses by samples that are neither trained on nor tested on, and there are none: give the "
-                "simulation data.with_validation(0.1, seed=0)"
-            )
-        if personal and member.simulation.data.test_clients is not None:
-            raise UserError(
-                "tune: personal metrics judge the clients on their own test samples, which choose nothing. Give "
-                "dataclasses.replace(data, test_clients=None), so that they judge on the validation split"
-            )
-        places = zip(axes, member.position, strict=True)
-        rows.append(tuple(one for axis, place in places for one in axis.rows[place]))
+    places = [zip(axes, member.position, strict=True) for member in members]
+    rows = [tuple(one for axis, place in pairs for one in axis.rows[place]) for pairs in places]
     return NamedPaths(paths, _CONFIGURATION), rows, members
 
 
@@ -349,19 +344,26 @@ def _dataset(
     spent: np.ndarray,
     lengths: Sequence[int],
     seeds: Sequence[int],
-    words: Sequence[str],
     members: Sequence[Member],
+    limits: Sequence[Mapping[str, float] | None],
 ) -> xr.Dataset:
     import xarray as xr
 
-    options = {name: (_CONFIGURATION, [member.labels[name] for member in members]) for name in members[0].labels}
+    axes = ("rung", _CONFIGURATION)
     variables = {
-        "score": (("rung", _CONFIGURATION), values.mean(axis=2)),
-        "values": (("rung", _CONFIGURATION, "seed"), values),
-        "local_steps": (("rung", _CONFIGURATION), spent.astype(np.int64)),
+        "score": (axes, values.mean(axis=2)),
+        "values": ((*axes, "seed"), values),
+        "local_steps": (axes, spent.astype(np.int64)),
     }
-    coords = {_CONFIGURATION: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
-    return xr.Dataset(variables, options | coords)
+    words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
+    coords: dict[str, Any] = {_CONFIGURATION: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
+    coords |= {name: (_CONFIGURATION, [member.labels[name] for member in members]) for name in members[0].labels}
+    if limits:
+        coords["until"] = (
+            "rung",
+            [", ".join(f"{name} {number:g}" for name, number in (one or {}).items()) for one in limits],
+        )
+    return xr.Dataset(variables, coords)
 
 
 def _shown(score: float) -> str:

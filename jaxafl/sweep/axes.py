@@ -59,8 +59,6 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
     """
     several = simulation if isinstance(simulation, Mapping | list | tuple) else {}
     names = [str(name) for name in several] if isinstance(several, Mapping) else None
-    if names and len(set(names)) < len(names):
-        raise ValueError(f"sweep: two simulations have the same name: {', '.join(names)}")
     simulations = list(several.values()) if isinstance(several, Mapping) else list(several)
     for one in simulations or [simulation]:
         if not isinstance(one, Simulation):
@@ -75,11 +73,9 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
             axis = axis._replace(name=f"together_{more + 1}")
         for path in axis.paths:
             for other in paths:
-                if other == path or path.startswith(f"{other}.") or other.startswith(f"{path}."):
+                if f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}."):
                     raise ValueError(f"the sweep axes {other!r} and {path!r} overlap: give one of them")
             paths.append(path)
-        if axis.name in [other.name for other in found]:
-            raise ValueError(f"two sweep axes are called {axis.name!r}")
         found.append(axis)
     return simulations[0] if simulations else simulation, found
 
@@ -88,9 +84,7 @@ def _axis(key: Any, column: Any, simulation: Simulation) -> Axis:
     together = isinstance(key, tuple)
     paths = tuple(map(str, key)) if together else (str(key),)
     name = getattr(key, "name", "together") if together else paths[0]
-    if not paths:
-        raise ValueError("a sweep axis needs at least one path, e.g. 'seed'; got ()")
-    for path in paths:
+    for path in paths or [""]:
         part = path.partition(".")[0]
         meant = did_you_mean(part, (*PARTS, "seed"))
         if part not in (*PARTS, "seed") or not all(path.split(".")) or path.startswith("seed."):
@@ -100,11 +94,9 @@ def _axis(key: Any, column: Any, simulation: Simulation) -> Axis:
                 f"the sweep axis {path!r} names what is fixed when the {part} is made; sweep over whole ones: "
                 f'{{"{part}": [...]}}'
             )
-    if not isinstance(column, Iterable) or isinstance(column, str):
-        raise TypeError(f"the sweep axis {name!r} needs a list of values, got {column!r}")
-    rows = list(column) if together else [(value,) for value in column]
-    if not rows:
-        raise ValueError(f"the sweep axis {name!r} has no values")
+    if not isinstance(column, Iterable) or isinstance(column, str) or not (column := list(column)):
+        raise UserError(f"the sweep axis {name!r} needs a list of values, got {column!r}")
+    rows = column if together else [(value,) for value in column]
     for row in rows:
         if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != len(paths):
             raise ValueError(f"the sweep axis {name!r} needs {len(paths)} values in each place, got {row!r}")

@@ -7,7 +7,6 @@ results there, so that finished tasks are skipped.
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import os
 import pathlib
 import pickle
@@ -16,8 +15,8 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
-from typing import Any
+from concurrent.futures import BrokenExecutor
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +28,9 @@ from jaxafl.callbacks.progress import Reporter, Silent
 from jaxafl.options import UserError, check_whole, shown
 from jaxafl.sweep.folder import SweepFolder
 from jaxafl.sweep.members import Work
+
+if TYPE_CHECKING:  # importing it here would slow down `import jaxafl`
+    from concurrent.futures import ProcessPoolExecutor
 
 _WORK = "work.pickle"
 _POLL = 0.05  # seconds
@@ -207,6 +209,9 @@ def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
     check_whole("process_pool", "workers", workers)
 
     def make() -> ProcessPoolExecutor:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor
+
         context = multiprocessing.get_context("spawn")  # a fork of JAX's threads can deadlock
         number = context.Value("i", 0)
         return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(number, workers, gpus()))

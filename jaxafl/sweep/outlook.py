@@ -73,28 +73,22 @@ def outlook(
     execution = executions[0]
     threads = DeviceExecutor(chosen[:1], concurrent)
     held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
-    total = execution.row_of(server_steps)
-    chunk_end = min(one.row_of(work.every) for one in executions)
-    done = 0
-    taken = 0.0
-    pace = 0.0
-    while done < chunk_end and taken < _LONG_ENOUGH:
-        until = min(2 * done + 1, chunk_end)
+    end, done, taken, pace = min(one.row_of(work.every) for one in executions), 0, 0.0, 0.0
+    while done < end and taken < _LONG_ENOUGH:
+        until = min(2 * done + 1, end)
         begun = time.perf_counter()
         for future in [threads.submit(one.advance, done, until) for one in executions]:
             future.result()
         taken = time.perf_counter() - begun
-        pace = taken / (until - done)
-        done = until
+        pace, done = taken / (until - done), until
     threads.close()
-    programs = len({program for program, _ in work.shared})
     return Outlook(
         members=len(work.members),
-        programs=programs,
+        programs=len({program for program, _ in work.shared}),
         batches=len(batches),
         together=max(map(len, batches)),
         devices=count if separate else max(count, len(chosen)),
         bytes=held,
         compile_seconds=execution.compile_seconds,
-        seconds=pace * total * len(batches) / count,
+        seconds=pace * execution.row_of(server_steps) * len(batches) / count,
     )

@@ -106,18 +106,6 @@ def test_bad_samples(arguments: Any, kind: type[Exception], message: str) -> Non
 
 
 @pytest.mark.slow
-def test_a_folder_keeps_the_targets_that_end_its_members(tmp_path: Any) -> None:
-    how = dict(axes={"seed": [0]}, server_steps=STEPS, eval_every=EVERY, folder=tmp_path)
-    ended = afl.sweep(simulation(), **how, callbacks=afl.callbacks.StopAt(loss=1e9))
-    again = afl.sweep(
-        simulation(), **how, callbacks=[afl.callbacks.StopAt(loss=1e9), afl.callbacks.StopAfter(wall=1e6)]
-    )
-    assert ended.sizes["evaluation"] == again.sizes["evaluation"] == 1
-    with pytest.raises(ValueError, match=r"holds something else: run\.stops was \[\{'loss': 1000000000\.0\}\]"):
-        afl.sweep(simulation(), **how)
-
-
-@pytest.mark.slow
 def test_a_folder_keeps_the_callbacks_of_ones_own_that_end_its_members(tmp_path: Any) -> None:
     how = dict(axes={"seed": [0]}, server_steps=STEPS, eval_every=EVERY, folder=tmp_path / "sweep")
     ended = afl.sweep(simulation(), **how, callbacks=Patience(2))

@@ -60,25 +60,6 @@ def test_methods_on_one_clock_have_the_same_schedule_and_initial_model(made: afl
 
 
 @pytest.mark.slow
-def test_on_another_clock_the_runs_of_a_client_take_the_same_times_and_batches(made: afl.Comparison) -> None:
-    def runs(result: xr.Dataset, seed: int) -> dict[tuple[int, int], tuple[float, ...]]:
-        one, version = result.isel(seed=seed), np.arange(result.sizes["step"])[:, None]
-        keys = zip(one.client_id.values.ravel(), one.run_index.values.ravel(), strict=True)
-        values = [one.arrived_at - one.started_at, version - one.staleness, one.local_loss, one.delta_norm]
-        return dict(zip(keys, zip(*(np.asarray(value).ravel() for value in values), strict=True), strict=True))
-
-    for seed in range(len(SEEDS)):
-        one, other = runs(made.results["FedBuff"], seed), runs(made.results["FedAsync"], seed)
-        both = [key for key in one if key in other and key[0] >= 0]
-        fresh = [key for key in both if one[key][1] == other[key][1] == 0]  # trained from the initial model
-        assert len(both) > 4 and fresh
-        for key in both:
-            assert one[key][0] == pytest.approx(other[key][0], abs=1e-12)
-        for key in fresh:
-            np.testing.assert_allclose(one[key][2:], other[key][2:], rtol=1e-5)
-
-
-@pytest.mark.slow
 def test_summaries_and_differences_are_paired_by_seed(made: afl.Comparison) -> None:
     last = {name: result.loss.values[:, -1] for name, result in made.results.items()}
     for name, found in made.summary("loss").items():
@@ -145,25 +126,6 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
     said = " ".join(line[2:] for line in decided.splitlines() if line.startswith("% "))
     assert said.startswith("Values: at the best evaluation of each run. ± is one standard deviation over 3 seeds. Diff")
     assert all(len(line) <= 80 for line in decided.splitlines() if line.startswith("% "))
-
-
-def test_a_table_names_its_test_and_how_many_comparisons_it_makes() -> None:
-    rows = {
-        name: [[0.1, level + 0.1 * seed] for seed in range(4)]
-        for name, level in zip("abc", (0.1, 0.2, 0.5), strict=True)
-    }
-    three = artificial(**rows)
-    said = " ".join(three.table(reference="a").splitlines()[-4:])
-    assert "Student's t at 5 %" in said
-    assert "The 2 comparisons are not corrected" in said and "confidence=0.975 corrects them (Bonferroni)" in said
-    wider = " ".join(three.table(reference="a", spread="interval", confidence=0.975).split())
-    one = three.summary(confidence=0.975)["b"]
-    assert f"35 [{100 * one.low:.0f}, {100 * one.high:.0f}]" in wider and "97.5 % interval" in wider
-    assert "Brackets behind means are 97.5 % intervals of Student's t over 4 seeds." in wider
-    two = " ".join(artificial(a=rows["a"], b=rows["b"]).table(reference="a").split())
-    assert "not corrected" not in two
-    with pytest.raises(ValueError, match="spread must be one of 'std', 'interval'"):
-        three.table(spread="range")
 
 
 @pytest.mark.slow

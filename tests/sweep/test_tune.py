@@ -100,26 +100,6 @@ def test_limits_end_runs_and_those_of_resources_grow_from_rung_to_rung() -> None
 
 
 @pytest.mark.slow
-def test_a_target_in_the_limits_is_on_the_validation_split() -> None:
-    tuned = afl.tune(held_out(), {"client.learning_rate": [0.1]}, "loss", server_steps=3, until={"loss": 1e9})
-    assert tuned.results[0].stopped.startswith("validation_loss ")
-    assert (tuned.dataset.local_steps.values == 0).all()
-
-
-@pytest.mark.slow
-def test_the_table_has_scores_and_costs(found: tuple[Any, Any]) -> None:
-    tuned, place = found[1], RATES.index(found[1].best["client.learning_rate"])
-    assert repr(tuned).startswith(f"Tuned(best={tuned.best}, configurations=") and len(repr(tuned)) < 120
-    lines = tuned.table().splitlines()
-    assert lines[0].count("|") == 5 and "validation loss after 6 server steps" in lines[0]
-    scores = tuned.dataset.score.values[:, place]
-    spent = (3 + 6) * 2 * 2 * len(SEEDS)  # server steps, arrivals, local steps
-    cells = [f"client.learning_rate={RATES[place]:g}", *(f"{score:.4g}" for score in scores), str(spent)]
-    assert lines[2 + place] == f"| {' | '.join(f'**{cell}**' for cell in cells)} |"
-    assert "| failed |  | " in lines[2 + 2]
-
-
-@pytest.mark.slow
 def test_seeds_are_not_those_of_a_comparison_and_edges_are_named() -> None:
     with pytest.warns(
         UserWarning, match=r"the best client.learning_rate, 0.1, is the largest of its grid: widen the grid"

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import optax
 import pytest
 import xarray as xr
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import jaxafl as afl
-from jaxafl.theory import Quadratic, asyncfeded, defedavg, delayed_gradients, evaluate, fadas, quadratic, staleness
+from jaxafl.theory import Quadratic, defedavg, delayed_gradients, evaluate, fadas, quadratic, staleness
 from jaxafl.theory import afl as afl_theory
-from tests.theory.loops import buffered, delayed, gaps_of_averages, mean_gradient_norms, radius, updates
+from tests.theory.loops import buffered, delayed, gaps_of_averages, mean_gradient_norms, radius
 
 _SEEDS = 20
 
@@ -49,15 +47,6 @@ def test_audg_and_psurdg(problem: Quadratic, upload: float, rate: float, reuse: 
     constants = problem.constants(radius(problem, path))
     theorem = delayed_gradients.psurdg if reuse else delayed_gradients.audg
     below(gaps_of_averages(problem, path), evaluate(theorem, constants, moments, server_steps=T, learning_rate=rate))
-
-
-@settings(max_examples=10, deadline=None)
-@given(problems(), st.sampled_from([0.2, 1.0]))
-def test_every_client_at_every_tick(problem: Quadratic, rate: float) -> None:
-    T = np.arange(1, 81)
-    path = delayed(problem, rate, np.ones(len(problem.weights)), len(T), 1, reuse=False)
-    bound = evaluate(delayed_gradients.sfl, problem.constants(), server_steps=T, learning_rate=rate)
-    below(gaps_of_averages(problem, path), bound)
 
 
 def defedavg_rates(problem: Quadratic, theorem: Any, given: dict[str, Any], longer: int) -> tuple[Any, ...]:
@@ -121,43 +110,6 @@ def test_fadas_inside_its_conditions(problem, local_steps, arrivals, late, share
     below(mean_gradient_norms(problem, path), bound)
 
 
-@settings(max_examples=25, deadline=None)
-@given(problems(noise=0.5), st.integers(1, 12), st.sampled_from([0.3, 1.0]))
-def test_local_steps_and_updates_of_asyncfeded(problem: Quadratic, local_steps: int, share: float) -> None:
-    """The largest rates of Theorem 1, or less; updates of runs from x_s against the gradient at a later x_t."""
-    k = np.arange(1, local_steps + 1)
-    rates = share / np.sqrt(6 * (2 * k + 1) * k)
-    rng, seeds, client = np.random.default_rng(0), 400, 0
-    who = np.full((seeds, 1), client)
-    spread = float(
-        np.sum(
-            (problem.gradients(problem.start)[client] - problem.mean_curvature @ (problem.start - problem.solution))
-            ** 2
-        )
-    )
-    moved, x = [], np.repeat(problem.start[None, None], seeds, axis=0)
-    begin = x
-    for rate in rates:
-        x = x + updates(rng, problem, x, who, float(rate), 1)
-        moved.append(np.sum((x - begin) ** 2, axis=(1, 2)))
-    gradient = problem.mean_curvature @ (problem.start - problem.solution)
-    own = dict(smoothness=1.0, local_rate=rates, local_variance=0.25, global_variance=spread)
-    bound = asyncfeded.theorem_1(local_steps=k, gradient_norm_squared=float(gradient @ gradient), **own)
-    below(np.mean(moved, axis=1), bound)
-    assume(min(moved[-1]) > 0)
-    apart = 0.1 * np.sqrt(moved[-1].min())  # ‖x_t - x_s‖ <= 0.1 ‖Δ‖ for every seed
-    later = problem.start + apart * rng.normal(size=3) / 3
-    gamma = float(np.linalg.norm(later - problem.start) / np.sqrt(moved[-1].min()))
-    there = problem.mean_curvature @ (later - problem.solution)
-    differs = float(np.sum((problem.gradients(later)[client] - there) ** 2))
-    update = asyncfeded.corollary_1(
-        local_steps=local_steps, gradient_norm_squared=float(there @ there), euclidean_staleness=gamma,
-        **own | {"global_variance": max(spread, differs)},
-    )  # fmt: skip
-    if update.attrs["holds"]:
-        below(np.mean(moved[-1]), update)
-
-
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 30), st.integers(0, 1000))
 def test_the_weighted_mean_of_lemma_3(steps: int, seed: int) -> None:
@@ -176,27 +128,3 @@ def test_the_weighted_mean_of_lemma_3(steps: int, seed: int) -> None:
         staleness=late,
     )["total"].item()  # fmt: skip
     assert rates @ psi / rates.sum() <= bound * (1 + 1e-12) and min(psi) <= bound
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("server", [afl.server.audg, afl.server.psurdg])
-def test_the_engine_below_the_bounds_of_delayed_gradients(server) -> None:
-    problem = quadratic(4, 3, heterogeneity=0.7, samples=[2, 4, 6, 8])
-    uploads, rate, steps = np.array([0.9, 0.7, 0.95, 0.8]), 0.5, 60
-    sim = afl.Simulation(
-        problem.data, problem.model, afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None),
-        server(learning_rate=rate), afl.clock.bernoulli(uploads),
-    )  # fmt: skip
-    runs = [
-        sim.run(steps, seed=seed, eval_every=10, diagnostics="average", observe=lambda params: {"w": params["w"]})
-        for seed in range(10)
-    ]
-    models = np.stack([run.observe_w.values for run in runs], axis=1).astype(float)
-    gap = np.mean([run.average_loss.values[1:] for run in runs], axis=0) - problem.optimum
-    T = runs[0].eval_step.values[1:]
-    np.testing.assert_allclose(gaps_of_averages(problem, models)[T - 1], gap, atol=1e-6)
-    age = "gradient" if server is afl.server.psurdg else "model"
-    moments = staleness.bernoulli(uploads, weights=problem.weights, age=age)
-    theorem = delayed_gradients.psurdg if age == "gradient" else delayed_gradients.audg
-    constants = problem.constants(radius(problem, models))
-    below(gap, evaluate(theorem, constants, moments, server_steps=T, learning_rate=rate))

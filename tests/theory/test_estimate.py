@@ -60,35 +60,6 @@ def test_the_constants_of_a_quadratic_are_found(problem) -> None:
         theory.estimate(result, sim, samples=0)
 
 
-@pytest.mark.parametrize(
-    ("server", "options"),
-    [
-        pytest.param(afl.server.fedbuff(0.5), {"server_rate": 0.5}, marks=pytest.mark.slow),
-        (afl.server.fadas(0.02), {"adaptive_rate": 0.02, "epsilon": 1e-8, "staleness_threshold": 1.0}),
-        pytest.param(afl.server.fedasync(), {}, marks=pytest.mark.slow),
-    ],
-)
-def test_rates_of_client_and_server_are_passed_on(problem, server, options) -> None:
-    sim = simulation(problem, server=server)
-    found = theory.estimate(sim.train(4), sim, iterations=2, optimum=0.0)
-    rates = {name: found[name].item() for name in found if "rate" in name or name in options}
-    assert rates == {"local_rate": 0.1} | options
-    assert found["local_rate"].attrs["measured_on"] == "client.learning_rate"
-
-
-def test_a_rate_that_varies_is_none_and_a_member_of_a_sweep_is_a_run(problem) -> None:
-    sim = simulation(problem, afl.Client(learning_rate=0.1, steps=2, batch_size=2, rate_decay_per_run=0.5))
-    runs = afl.sweep(sim, {"seed": [3, 4, 5]}, until={"time": 9.0}, eval_every=1)
-    assert len({*runs.final_step.values}) > 1  # members with padding
-    for member in range(3):
-        run = sim.run(until={"time": 9.0}, eval_every=1, seed=3 + member)
-        found = theory.estimate(runs.isel(seed=member), sim, iterations=2, optimum=0.0)
-        assert "local_rate" not in found and found.equals(theory.estimate(run, sim, iterations=2, optimum=0.0))
-        for age in ("model", "gradient"):
-            moments = theory.staleness.of_schedule(runs.isel(seed=member), age=age)
-            assert moments.equals(theory.staleness.of_schedule(run, age=age))
-
-
 @pytest.mark.slow
 def test_weights_are_those_of_the_staleness_too(problem) -> None:
     """All clients must have arrived: the weights of the others are given to these."""
@@ -100,45 +71,6 @@ def test_weights_are_those_of_the_staleness_too(problem) -> None:
     for weights, shares in (("samples", problem.weights), ("uniform", np.full(5, 0.2))):
         found = theory.estimate(trained, sim, optimum=0.0, iterations=5, weights=weights)
         assert found["mean_staleness"].item() == pytest.approx(shares @ each)
-
-
-@pytest.mark.slow
-def test_its_cost_is_bounded_and_seeds_choose_clients(problem) -> None:
-    sim = simulation(problem)
-    trained, few = sim.train(12), dict(clients=2, samples=3, iterations=5, optimum=problem.optimum)
-    found, again, other = (theory.estimate(trained, sim, seed=seed, **few) for seed in (1, 1, 2))
-    assert "2 of 5 clients, up to 3 samples" in found["smoothness"].attrs["measured_on"]
-    assert np.isnan(found["distance"]) and found["optimum"].item() == pytest.approx(problem.optimum)
-    assert found.identical(again) and not found.equals(other)
-
-
-@pytest.mark.parametrize(
-    ("client", "factor"),
-    [
-        (afl.Client(learning_rate=0.1, steps=1, batch_size=None), 0.0),
-        (afl.Client(learning_rate=0.1, epochs=1, batch_size=2), (8 - 2) / (2 * 7)),  # of the largest client
-        (afl.Client(learning_rate=0.1, steps=2, batch_size=4), 1 / 4),
-    ],
-    ids=["full", "epochs", "replacement"],
-)
-@pytest.mark.slow
-def test_the_variance_is_that_of_batches_as_they_are_drawn(problem, client, factor) -> None:
-    sim = simulation(problem, client)
-    found = theory.estimate(sim.train(3), sim, optimum=0.0)
-    assert found["local_variance"].item() == pytest.approx(0.25 * factor, rel=1e-4, abs=1e-12)
-
-
-@pytest.mark.slow
-def test_asyncfeded_reports_its_staleness(problem) -> None:
-    sim = simulation(
-        problem, server=afl.server.asyncfeded(base_rate=0.5),
-        clock=afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 5)),
-    )  # fmt: skip
-    result = sim.run(12)
-    found = theory.estimate(result, sim, optimum=0.0)
-    assert (
-        found["euclidean_staleness"].item() == pytest.approx(result.gamma.max().item()) and "local_steps" not in found
-    )
 
 
 class Normalised(nn.Module):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.options import UserError
 from jaxafl.theory import optimal_times, queues
 
 TIMES = np.array([10.0, 1.0, 2.0])
@@ -61,47 +60,6 @@ def test_rounds_of_schedules_have_the_predicted_lengths() -> None:
     malenia = afl.clock.harmonic(durations=durations, batch=6, max_arrivals=20)
     rounds = afl.clock.schedule(malenia, 3, 1, 3).time
     assert np.diff(rounds, prepend=0) == pytest.approx(optimal_times.malenia_round(TIMES, 6).seconds)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stop", [True, False])
-def test_steps_of_ringmaster_last_no_longer_than_predicted(stop: bool) -> None:
-    for bound in (1, 3):
-        made = afl.presets.ringmaster(3, afl.clock.constant(TIMES), max_staleness=bound, stop=stop).clock
-        found = afl.clock.schedule(made, 3, 1, 60)
-        lengths = found.time[bound:] - found.time[:-bound]
-        assert lengths.max() <= optimal_times.ringmaster_window(TIMES, bound)
-        assert found.staleness.max() <= bound - 1
-
-
-@pytest.mark.slow
-def test_steps_of_ringleader_last_no_longer_than_predicted() -> None:
-    for times in (TIMES, np.array([43.0, 61.0, 87.0])):
-        found = afl.clock.schedule(afl.clock.ringleader(durations=afl.clock.constant(times), max_arrivals=40), 3, 1, 60)
-        assert (found.time[3:] - found.time[:-3]).max() <= 2 * times.max()
-        assert found.staleness.max() <= 2 * 3 - 2
-        assert optimal_times.ringleader(times, EFFORT).seconds % (2 * times.max()) == 0
-
-
-def test_invalid_constants_are_errors_that_name_them() -> None:
-    with pytest.raises(UserError, match="either gap, or strong_convexity and distance"):
-        optimal_times.effort(0.1, smoothness=1, local_variance=1)
-    with pytest.raises(UserError, match="distance"):
-        optimal_times.effort(0.1, smoothness=1, local_variance=1, strong_convexity=1, distance=0.1)
-    with pytest.raises(UserError, match="times as finite seconds above 0"):
-        optimal_times.homogeneous([1.0, 0.0], EFFORT)
-    with pytest.raises(UserError, match=r"one per client \[n\]"):
-        optimal_times.heterogeneous([[1.0, 2.0]], EFFORT)
-    with pytest.raises(UserError, match="batch"):
-        optimal_times.rennala_round(TIMES, 0)
-    with pytest.raises(UserError, match="whole numbers >= 1"):
-        optimal_times.ringmaster_seconds(TIMES, [1.5])
-    with pytest.raises(UserError, match="whole numbers >= 1"):
-        optimal_times.ringmaster_seconds(TIMES, [np.inf])
-    with pytest.raises(UserError, match=r"sum to 0.9; expected 1"):
-        queues.closed_network([0.5, 0.4], [1, 1], 2)
-    with pytest.raises(UserError, match="one shape"):
-        queues.closed_network([0.5, 0.5], [1], 2)
 
 
 def test_a_closed_network_has_the_means_of_all_its_states() -> None:

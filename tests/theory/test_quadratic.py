@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxafl as afl
-from jaxafl.options import UserError
 from jaxafl.theory import quadratic
 
 
@@ -78,20 +77,3 @@ def test_losses_and_gradients_of_data_and_model_are_those_of_the_formula() -> No
     )
     norms = [np.sum((problem.weights @ problem.gradients(w)) ** 2) for w in models[:-1]]
     np.testing.assert_allclose(run.gradient_norm_squared.values, norms, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (dict(clients=0), "clients must be at least 1"),
-        (dict(dimension=1), "dimension must be at least 2"),
-        (dict(strong_convexity=0.0), "strong_convexity must be > 0"),
-        (dict(smoothness=0.05), r"smoothness must be >= 0\.1"),
-        (dict(noise=-1.0), "noise must be >= 0"),
-        (dict(samples=3), "samples must be an even number"),
-        (dict(samples=[2, 2]), r"one per client \(10\)"),
-    ],
-)
-def test_wrong_options_are_named(option, message) -> None:
-    with pytest.raises(UserError, match=message):
-        quadratic(**option)

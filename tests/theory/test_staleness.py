@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.options import UserError
 from jaxafl.theory import staleness
 
 
@@ -44,17 +43,6 @@ def test_the_mean_is_that_of_the_clock_and_weights_are_used() -> None:
     assert staleness.bernoulli(1.0)["cubic_staleness"].item() == 0
 
 
-@pytest.mark.slow
-def test_a_schedule_has_the_moments_of_its_clock() -> None:
-    upload = np.array([0.9, 0.6, 0.4])
-    made = afl.clock.schedule(afl.clock.bernoulli(upload), 3, 1, 20_000, seed=1)
-    for age in ("model", "gradient"):
-        found, expected = staleness.of_schedule(made, age=age), staleness.bernoulli(upload, age=age)
-        np.testing.assert_allclose(found["staleness_mean"], expected["staleness_mean"], rtol=0.05)
-        assert found["cubic_staleness"].item() == pytest.approx(expected["cubic_staleness"].item(), rel=0.1)
-        assert found["mean_arrivals"].item() == pytest.approx(1.9, rel=0.02)
-
-
 def test_a_schedule_by_hand_and_its_units() -> None:
     """Three ticks of two clients, the second heard once; seconds do not matter."""
     uploads = np.array([[True, False], [False, True], [True, False]])
@@ -68,13 +56,6 @@ def test_a_schedule_by_hand_and_its_units() -> None:
 
 
 @pytest.mark.slow
-def test_units_of_time_do_not_matter() -> None:
-    slow = [afl.clock.free_running(concurrency=3, durations=unit * afl.clock.uniform(1, 5)) for unit in (1.0, 60.0)]
-    once, again = (staleness.of_schedule(afl.clock.schedule(clock, 4, 1, 50)) for clock in slow)
-    assert once.equals(again)
-
-
-@pytest.mark.slow
 def test_a_result_has_the_moments_of_its_schedule() -> None:
     problem = afl.theory.quadratic(4, 2, samples=2)
     sim = afl.Simulation(
@@ -83,21 +64,3 @@ def test_a_result_has_the_moments_of_its_schedule() -> None:
     )  # fmt: skip
     found, expected = staleness.of_schedule(sim.run(20, seed=3)), staleness.of_schedule(sim.schedule(20, seed=3))
     assert found.equals(expected)
-
-
-def test_clients_that_are_never_heard_and_errors() -> None:
-    made = afl.clock.schedule(afl.clock.bernoulli([0.5, 0.0]), 2, 1, 30)
-    found = staleness.of_schedule(made)
-    assert np.isnan(found["staleness_mean"].values).tolist() == [False, True] and found["clients_heard"].item() == 1
-    assert found["mean_staleness"].item() == found["staleness_mean"].values[0]
-    with pytest.raises(UserError, match="nobody arrived"):
-        staleness.of_schedule(afl.clock.schedule(afl.clock.bernoulli(0.0), 2, 1, 3))
-    with pytest.raises(UserError, match="upload must be"):
-        staleness.bernoulli(0.0)
-    with pytest.raises(UserError, match="of different numbers of clients"):
-        staleness.bernoulli([0.5, 0.5], weights=[1, 1, 1])
-    for weight in (-1.0, np.inf):
-        with pytest.raises(UserError, match="weights must be finite and >= 0"):
-            staleness.bernoulli(0.5, weights=[weight])
-    with pytest.raises(UserError, match="age must be one of 'model', 'gradient'"):
-        staleness.bernoulli(0.5, age="both")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import jaxafl as afl
 from jaxafl.options import UserError
 from jaxafl.theory import (
     Quadratic,
@@ -17,14 +16,12 @@ from jaxafl.theory import (
     defedavg,
     delayed_gradients,
     evaluate,
-    fadas,
     quadratic,
     speed_up,
     steps_to,
 )
 from jaxafl.theory import afl as afl_theory
 from tests.theory.cases import CASES
-from tests.theory.loops import buffered, mean_gradient_norms
 
 _STEPS, _SIZES = 8192, [1, 2, 4, 8]
 _RUN = dict(local_steps=2, staleness_max=3)
@@ -73,19 +70,6 @@ def test_the_predicted_speed_up_of_defedavg_is_linear_in_n(problem) -> None:
     assert speed_up(8 * target, _SIZES, bound)[-1] < 8
 
 
-def test_the_predicted_speed_up_of_fadas_and_afl(problem) -> None:
-    own = constants(problem) | {"epsilon": 0.1, "staleness_mean_of_max": 2.0, "clients": 1000}
-    orders = speed_up(1e-5, _SIZES, lambda T, M: evaluate(fadas.corollary_5_7, own, _RUN, server_steps=T, arrivals=M))
-    assert orders == pytest.approx(_SIZES, rel=1e-2)
-
-    def rounds(T: np.ndarray, J: float) -> Any:
-        given = dict(server_steps=T, arrivals=J, local_steps=2)
-        rate = afl_theory.optimal_local_rate(**known(afl_theory.optimal_local_rate, own, given))
-        return evaluate(afl_theory.theorem_1, own, given, local_rate=rate)
-
-    assert speed_up(1e-3, _SIZES, rounds) == pytest.approx(_SIZES, rel=2e-2)
-
-
 @pytest.mark.parametrize("T", [np.array([10.0, 1e4, 1e8])])
 def test_optimal_rates_are_optimal_among_those_allowed(T) -> None:
     """A rate 1 % larger or smaller is no better, or not allowed."""
@@ -104,39 +88,3 @@ def test_optimal_rates_are_optimal_among_those_allowed(T) -> None:
         for factor in (0.99, 1.01):
             other = function(**given | {name: best * factor})
             assert ((other["total"] >= at_best["total"]) | ~other["holds"]).all(), theorem
-
-
-@pytest.mark.slow
-def test_the_simulated_speed_up_of_defedavg_is_linear_in_n(problem) -> None:
-    """With the theorem's rates T / n server steps of n updates reach what T of one do, within 3 %."""
-    own, reached = constants(problem), []
-    for size in _SIZES:
-        steps = _STEPS // size
-        given = dict(server_steps=steps, arrivals=size, local_steps=_RUN["local_steps"])
-        rates = defedavg.step_sizes(**known(defedavg.step_sizes, own, given))
-        path = buffered(problem, steps=steps, seeds=40, arrivals=size, **_RUN, **rates)
-        reached.append(mean_gradient_norms(problem, path)[-1])
-    print(reached)
-    np.testing.assert_allclose(reached, reached[0], rtol=0.03)
-
-
-@pytest.mark.slow
-def test_the_speed_up_of_the_engine_is_that_of_the_theorem(problem) -> None:
-    """All ten clients always train, n arrive per server step."""
-    own, reached = constants(problem), []
-    for size in (1, 4):
-        steps = 2048 // size
-        given = dict(server_steps=steps, arrivals=size, local_steps=2)
-        rates = defedavg.step_sizes(**known(defedavg.step_sizes, own, given))
-        sim = afl.Simulation(
-            problem.data, problem.model, afl.Client(learning_rate=float(rates["local_rate"]), steps=2, batch_size=1),
-            afl.server.defedavg_iid(learning_rate=float(rates["server_rate"])),
-            afl.clock.free_running(concurrency=10, buffer=size, durations=afl.clock.exponential(1.0)),
-        )  # fmt: skip
-        runs = afl.sweep(sim, {"seed": range(8)}, steps, eval_every=steps, diagnostics="gradient_norm")
-        worst = int(runs.staleness.max())
-        bound = evaluate(defedavg.theorem_1, own, given, staleness_max=worst)
-        reached.append(float(runs.gradient_norm_squared.astype(float).mean()))
-        assert reached[-1] < bound["total"].item()
-    print(reached)
-    assert reached[1] == pytest.approx(reached[0], rel=0.1)

@@ -57,8 +57,7 @@ class Best(Callback):
         name = name_of(run)
         self.target = self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}" if name else self.path.name)
         self.mark = f"{zlib.crc32(json.dumps([run.seed, run.options, self.metric], default=str).encode()):08x}"
-        self.best = -math.inf
-        self.begun = False
+        self.best, self.begun = -math.inf, False
         if run.resumed is not None:
             self._restore()
 
@@ -66,36 +65,31 @@ class Best(Callback):
         value = self.sign * chunk.evaluation[self.metric]
         if value > self.best:
             if not self.begun and (earlier := set_aside(self.target)):
-                for beside in (_metrics_file, _state_file):
-                    if beside(self.target).is_file():
-                        beside(self.target).rename(beside(earlier))
-            self.best = value
-            self.begun = True
+                for ending in (".json", ".state"):
+                    if _beside(self.target, ending).is_file():
+                        _beside(self.target, ending).rename(_beside(earlier, ending))
+            self.best, self.begun = value, True
             params, state = chunk.model()
             save_parameters(self.target, params)
             if named_leaves(state):
-                save_parameters(_state_file(self.target), state)
-            with replacing(_metrics_file(self.target)) as unfinished:
+                save_parameters(_beside(self.target, ".state"), state)
+            with replacing(_beside(self.target, ".json")) as unfinished:
                 about = {"step": chunk.stop, "time": chunk.time, **chunk.evaluation, "run": self.mark}
                 unfinished.write_text(json.dumps(about, indent=2))
 
     def _restore(self) -> None:
         """Finds the file of a resumed run, which another run may have renamed."""
-        for place in itertools.takewhile(
-            pathlib.Path.is_file, itertools.chain([self.target], set_aside_as(self.target))
-        ):
+        for place in itertools.chain([self.target], set_aside_as(self.target)):
+            if not place.is_file():
+                return
             with contextlib.suppress(OSError, ValueError, KeyError):  # an unreadable file must not end the run
-                about = json.loads(_metrics_file(place).read_text())
-                if about.get("run", self.mark) == self.mark:
-                    self.target = place
-                    self.best = self.sign * about[self.metric]
-                    self.begun = True
+                about = json.loads(_beside(place, ".json").read_text())
+                if about["run"] == self.mark:
+                    self.target, self.best, self.begun = place, self.sign * about[self.metric], True
                     return
 
 
-def _metrics_file(target: pathlib.Path) -> pathlib.Path:
-    return target.with_name(f"{target.name}.json")
-
-
-def _state_file(target: pathlib.Path) -> pathlib.Path:
-    return target.with_name(f"{target.stem}.state{target.suffix}")
+def _beside(target: pathlib.Path, ending: str) -> pathlib.Path:
+    """Returns the file of the metrics (`".json"`), or of the batch statistics (`".state"`)."""
+    name = f"{target.name}.json" if ending == ".json" else f"{target.stem}.state{target.suffix}"
+    return target.with_name(name)

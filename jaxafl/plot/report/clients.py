@@ -33,16 +33,10 @@ def staleness(lines: Sequence[Line]) -> list[Figure]:
         Series(place, lines[place].name, np.arange(bins), 100 * np.bincount(age // width, minlength=bins) / age.size)
         for place, age in ages
     ]
-    said = [
-        f"{lines[place].name + ': ' if len(lines) > 1 else ''}mean {age.mean():.2f}, median {np.median(age):g}, "
-        f"at most {age.max():,}, of {age.size:,} updates"
-        for place, age in ages
-    ]
-    if len(said) > MANY:
-        every = np.concatenate([age for _, age in ages])
-        said = [f"of all members: mean {every.mean():.2f}, at most {every.max():,}, of {every.size:,} updates"]
+    every = np.concatenate([age for _, age in ages])
+    said = f"Mean {every.mean():.2f}, median {np.median(every):g}, at most {every.max():,}, of {every.size:,} updates."
     kind = "bars" if len(lines) <= _GROUPED else "lines"
-    view = View(kind, "staleness (versions)", "share of updates (%)", series, "; ".join(said) + ".", labels)
+    view = View(kind, "staleness (versions)", "share of updates (%)", series, said, labels)
     lead = "Staleness is the number of server steps between a client's download and its upload."
     return [Figure("staleness", "Staleness", lead, {}, {"": view})]
 
@@ -53,22 +47,17 @@ def participation(lines: Sequence[Line]) -> list[Figure]:
         return []
     counts = [np.mean([run["participation"].values for run in line.runs], axis=0) for line in lines]
     several = len(lines) > 1 or counts[0].size > _BARS
-    said = [
-        f"{line.name + ': ' if len(lines) > 1 else ''}{count.min():,.4g} to {count.max():,.4g} arrivals per client, "
-        f"{(count == 0).sum():,} of {count.size:,} clients never"
-        for line, count in zip(lines, counts, strict=True)
-    ]
     every = np.concatenate(counts)
-    says = "; ".join(said) if len(said) <= MANY else f"{every.min():,.4g} to {every.max():,.4g} arrivals per client"
+    says = f"{every.min():,.4g} to {every.max():,.4g} arrivals per client, {(every == 0).sum():,} clients never."
     views = {}
     for name, label in (("participation", "arrivals"), ("mean_staleness", "mean staleness of its updates")):
         found = [_mean([run[name].values for run in line.runs]) for line in lines]
         if several:
             series = [_ranked(place, lines[place].name, values) for place, values in enumerate(found)]
-            views[name] = View("lines", "clients, the one with most first", label, series, says + ".")
+            views[name] = View("lines", "clients, the one with most first", label, series, says)
         else:
             series = [Series(0, lines[0].name, np.arange(found[0].size), found[0])]
-            views[name] = View("bars", "client", label, series, says + ".", names_of(lines[0].runs[0]))
+            views[name] = View("bars", "client", label, series, says, names_of(lines[0].runs[0]))
     lead = "How often the updates of each client arrived" + (", means over seeds." if len(lines[0].runs) > 1 else ".")
     switches = {"Show": {"participation": "arrivals", "mean_staleness": "mean staleness"}}
     return [Figure("participation", "Participation", lead, switches, views)]

@@ -181,20 +181,12 @@ def thin(count: int, most: int) -> np.ndarray:
 
 def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
     """Returns a sentence with the means over seeds at the point of comparison, which curves may not reach."""
-    if not series:
-        return "No line has finite values."
-    words = in_words(lines[0].at)
-    means = {line.name: float(last(line, metric).mean()) for line in (lines[one.line] for one in series)}
+    means = {lines[one.line].name: float(last(lines[one.line], metric).mean()) for one in series}
     means = {name: mean for name, mean in means.items() if np.isfinite(mean)}
+    words = in_words(lines[0].at)
     if not means:
         return f"No line has a value of all its runs {words}."
     falling = lower([run for line in lines for run in line.runs], metric)
-    if len(lines) == 1:
-        first, end = amount(metric, float(series[0].y[0])), amount(metric, *means.values())
-        said = f"From {first} at the start to {end} {words}"
-        if falling is None:
-            return f"{said}."
-        return f"{said}; the best is {amount(metric, float(last(lines[0], metric, 'best').mean()))}."
     return f"{words[0].upper()}{words[1:]}: {listed(means, metric, falling)}"
 
 

@@ -95,17 +95,9 @@ def written(part: Any, room: Any = clock) -> str:
     usual = _defaults(getattr(room, name, None))
     given = {key: value for key, value in part.items() if key != "name" and (key not in usual or usual[key] != value)}
     if name in _OPERATORS and set(given) == {"left", "right"}:
-        left, right = (_inner(given[side], name, side) for side in ("left", "right"))
-        return f"{left} {_OPERATORS[name]} {right}"
+        return f"({written(given['left'])} {_OPERATORS[name]} {written(given['right'])})"
     prefix = f"afl.{room.__name__.rpartition('.')[2]}." if name in getattr(room, "__all__", ()) else ""
     return f"{prefix}{name}({', '.join(f'{key}={written(value, room)}' for key, value in given.items())})"
-
-
-def _inner(part: Any, outer: str, side: str) -> str:
-    """Returns a term or a factor, in parentheses if precedence requires them."""
-    name = part.get("name") if isinstance(part, dict) else None
-    bound = name in _OPERATORS and (side == "right" or (outer, name) == ("Product", "Sum"))
-    return f"({written(part)})" if bound else written(part)
 
 
 def _defaults(kind: Any) -> dict[str, Any]:

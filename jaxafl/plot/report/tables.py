@@ -63,10 +63,7 @@ def summary(lines: Sequence[Line]) -> Html:
 
 
 def endings(lines: Sequence[Line]) -> Html:
-    """Returns a note of runs that failed, stopped early or have not run, a sentence per line; empty without them.
-
-    If all of them reached limits of time, updates or bytes, it is a sentence instead of a marked note.
-    """
+    """Returns a note of runs that failed, stopped early or have not run, a sentence per line; empty without them."""
     reasons = [[reason for run in line.runs if (reason := ending(run))] for line in lines]
     early, runs = sum(map(len, reasons)), sum(len(line.runs) for line in lines)
     if not early:
@@ -79,11 +76,6 @@ def endings(lines: Sequence[Line]) -> Html:
     shown = [element("li", text) for text in texts[:_NAMED]]
     more = [element("li", f"and {len(texts) - _NAMED:,} more")] if len(texts) > _NAMED else []
     head = f"{early:,} of {runs:,} runs ended early" if runs > 1 else "The run ended early"
-    if all(": until " in reason for found in reasons for reason in found):  # as asked, so that nothing is to be marked
-        texts = sorted({reason.rpartition(": ")[2] for found in reasons for reason in found})
-        return element(
-            "p", f"{f'{early:,} of {runs:,} runs' if runs > 1 else 'The run'} ended as asked: {'; '.join(texts)}."
-        )
     return element("aside", element("p", element("strong", head)), element("ul", *shown, *more), class_="note")
 
 
