@@ -1,4 +1,4 @@
-"""Measures the clock alone, and planning: python experiments/benchmarks/clock.py
+"""Measures the clock alone: python experiments/benchmarks/clock.py
 
 Every figure is the median of seven; the machine's own rates stand above the table.
 """
@@ -12,17 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from machine import machine
 from rich.console import Console
 from rich.table import Table
 
 from jaxafl import clock as clocks
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.clock.schedules import schedule
+from jaxafl.clock import Draw, Duration, Run, schedule, worked
 from jaxafl.device.keys import per_run, uniform
-from jaxafl.engine.planner import make_plan
 
 EVENTS, REPEATS = 20_000, 7
 
@@ -40,7 +36,6 @@ def main() -> None:
     console = Console(width=150)
     console.print(rates())
     console.print(protocols())
-    console.print(plans())
 
 
 def protocols() -> Table:
@@ -106,27 +101,6 @@ def rates() -> Table:
             cells.append(f"{1 / statistics.median(times):,.0f}")
             compiling.append(first - statistics.median(times) * starts)
         table.add_row(name, *cells, f"{min(compiling):.1f} to {max(compiling):.1f}")
-    return table
-
-
-def plans() -> Table:
-    """Microseconds that planning takes for each event."""
-    table = Table("plan of", "lanes", "µs an event", title="planning")
-    ragged = np.random.default_rng(0).integers(1, 20, 10_000)
-    for name, concurrency, buffer, steps, lanes in (
-        ("FedAsync", 100, 1, 5, 16),
-        ("FedBuff, M = 10", 100, 10, 5, 16),
-        ("FADAS, M = 5", 25, 5, 5, 5),
-        ("M_c = 1,000", 1000, 10, 5, 64),
-        ("1 to 19 local steps", 100, 10, ragged, 16),
-    ):
-        clock = clocks.free_running(concurrency=concurrency, buffer=buffer, durations=clocks.lognormal(0.0, 1.0))
-        made, times = schedule(clock, 10_000, steps, EVENTS // buffer), []
-        for _ in range(REPEATS):
-            begun = time.perf_counter()
-            make_plan(made, lanes=lanes, keep_base=False)
-            times.append((time.perf_counter() - begun) / EVENTS)
-        table.add_row(name, str(lanes), f"{1e6 * statistics.median(times):.2f}")
     return table
 
 

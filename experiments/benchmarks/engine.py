@@ -1,57 +1,53 @@
-"""Measures the engine: updates per second, overhead, wave width, packing, sweeps; by hand, not a test.
+"""Measures the engine: updates per second, overhead beside a bare loop, lanes, sweeps; by hand, not a test.
 
     python experiments/benchmarks/engine.py                 # all rows, a few minutes on two cores
     python experiments/benchmarks/engine.py overhead sweep  # some of them
 
-Machines are noisy: what is compared is measured in turn in the same process, and the median of the ratios is printed.
+Only public calls are used, so that the script measures other commits too: PYTHONPATH=OTHER python ... Machines are
+noisy: what is compared is measured in turn in the same process, and the median of the ratios is printed.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from rich.console import Console
 from rich.table import Table
 
 import jaxafl as afl
-from jaxafl.callbacks.hooks import Hook
-from jaxafl.client import begin, local_step
-from jaxafl.clock import schedule as compute_schedule
-from jaxafl.device import compiled
-from jaxafl.device.keys import Purpose, jax_key, purpose_key, seed_key
-from jaxafl.engine.execution import Execution
-from jaxafl.engine.lockstep import lockstep
-from jaxafl.engine.loop import run_to_end
-from jaxafl.engine.planned import planned
-from jaxafl.engine.planner import make_plan
-from jaxafl.engine.problem import Speed
-from jaxafl.engine.state import example_batch
 
 Row = tuple[str, str, str]
-CLIENTS, CONCURRENCY = 100, 20
+Timed = Callable[[], float]
+"""Runs something, and returns its seconds."""
+CLIENTS, CONCURRENCY, SAMPLES = 100, 20, 50
 
 
-def images(clients: int = CLIENTS, samples: int = 50, shape: tuple[int, ...] = (28, 28, 1)) -> afl.data.FederatedData:
-    """Random images: the speed does not depend on what they show, as long as training goes on."""
+def pictures(clients: int, samples: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns random images: the speed does not depend on what they show, as long as training goes on."""
     rng = np.random.default_rng(0)
     count = clients * samples
-    x = rng.integers(0, 256, (count, *shape), dtype=np.uint8)
-    y = rng.integers(0, 10, count)
+    return rng.integers(0, 256, (count, *shape), dtype=np.uint8), rng.integers(0, 10, count)
+
+
+def images(
+    clients: int = CLIENTS, samples: int = SAMPLES, shape: tuple[int, ...] = (28, 28, 1)
+) -> afl.data.FederatedData:
+    x, y = pictures(clients, samples, shape)
     owner, scaled = np.repeat(np.arange(clients), samples), afl.data.normalise(mean=0.5, std=0.29)
     return afl.data.from_arrays(x, y, owner, x_test=x[:100], y_test=y[:100], preprocessing=scaled)
 
 
 def simulation(model: afl.models.Model, steps: int = 5, batch_size: int = 10) -> afl.Simulation:
-    """FedAsync with 20 of 100 clients in flight."""
+    """Returns FedAsync with 20 of 100 clients in flight."""
     return afl.Simulation(
         data=images(),
         model=model,
@@ -61,78 +57,70 @@ def simulation(model: afl.models.Model, steps: int = 5, batch_size: int = 10) ->
     )
 
 
-def bare_loop(sim: afl.Simulation, updates: int) -> tuple[Callable[[], Any], float]:
-    """The same local training and the same mixing, one client after another, without clock, ring or store."""
-    problem = sim.problem(0)
-    apply = sim.model.bound(problem.device.frozen)
-    init_key = jax_key(purpose_key(seed_key(0), Purpose.MODEL))
-    params, model_state = sim.model.init(init_key, example_batch(sim.data.form))
+def bare_loop(model: afl.models.Model, updates: int, steps: int = 5, batch_size: int = 10) -> Timed:
+    """Returns the same local training and mixing, one client after another, without clock, ring or store."""
+    x, y = pictures(CLIENTS, SAMPLES, (28, 28, 1))
+    x, y = jnp.asarray(x.reshape(CLIENTS, SAMPLES, 28, 28, 1)), jnp.asarray(y.reshape(CLIENTS, SAMPLES))
+    mask = jnp.ones(batch_size, bool)
 
-    def run(client: Any, device: Any, params: Any, model_state: Any) -> Any:
-        key = purpose_key(seed_key(0), Purpose.BATCH)
+    def batch_of(key: Any, who: Any) -> afl.models.Batch:
+        rows = jax.random.randint(key, (batch_size,), 0, SAMPLES)
+        return afl.models.Batch((x[who, rows] / 255.0 - 0.5) / 0.29, y[who, rows], mask)
 
-        def update(index: jax.Array, params: Any) -> Any:
-            who = index % sim.data.num_clients
-            lane = begin(client, params, model_state, key, who, index)
-            step = functools.partial(
-                local_step, client, apply, lambda *a: sim.data.fetch(device.arrays, *a), sim.client.batch_size
-            )
-            lane = jax.lax.fori_loop(0, sim.client.steps, lambda _, lane: step(device.counts[who], lane), lane)
-            return jax.tree.map(lambda x, new: x + 0.1 * (new - x), params, lane.params)
+    params, state = model.init(jax.random.key(0), batch_of(jax.random.key(0), 0))
 
-        return jax.lax.fori_loop(0, updates, update, params)
+    def update(index: Any, params: Any) -> Any:
+        keys = jax.random.split(jax.random.fold_in(jax.random.key(1), index), steps)
 
-    arguments = (problem.hyperparameters.client, problem.device, params, model_state)
-    program, seconds = compiled(run, (), arguments)
-    return lambda: jax.block_until_ready(program(*arguments)), seconds
+        def step(k: Any, local: Any) -> Any:
+            def loss(params: Any) -> Any:
+                outputs, _ = model.apply(params, state, batch_of(keys[k], index % CLIENTS), keys[k], True)
+                return jnp.mean(outputs.loss)
 
+            return jax.tree.map(lambda p, g: p - 0.01 * g, local, jax.grad(loss)(local))
 
-def engine_loop(sim: afl.Simulation, updates: int, lanes: int = 1) -> tuple[Callable[[], Any], Execution]:
-    """The engine on a plan that is ready: what a run costs after compilation, evaluation left out.
+        local = jax.lax.fori_loop(0, steps, step, params)
+        return jax.tree.map(lambda p, new: p + 0.1 * (new - p), params, local)
 
-    A repetition goes on from the state that the last one left: the plan, and so the work, is the same, and the ring is
-    not copied for the sake of the measurement.
-    """
-    driver = planned([sim.problem(0)], sim.schedule(updates), updates, Speed(lanes))
-
-    def run() -> None:
-        driver.advance(0, updates)
-        jax.block_until_ready(driver.state)
-        went_on(driver.failures())
-
-    return run, driver
+    program = jax.jit(lambda params: jax.lax.fori_loop(0, updates, update, params))
+    return timed(lambda: jax.block_until_ready(program(params)))
 
 
-def went_on(failed: Iterable[Any]) -> None:
-    """Raises `ArithmeticError` if any run has failed: it then did less than what is measured."""
-    if any(failed):
-        raise ArithmeticError("a run of the benchmark has failed: its parameters stopped being finite")
+def timed(function: Callable[[], Any]) -> Timed:
+    """Returns a function that returns its wall time."""
+
+    def run() -> float:
+        begun = time.perf_counter()
+        function()
+        return time.perf_counter() - begun
+
+    return run
 
 
-def seconds_of(*functions: Callable[[], Any], repeats: int = 5) -> list[list[float]]:
-    """Seconds of each function, measured in turn after one warm-up."""
+def engine_loop(sim: afl.Simulation, steps: int, lanes: int | None = None) -> Timed:
+    """Returns a run whose seconds are those of the device loop: without compilation and preparation."""
+
+    def run() -> float:
+        result = sim.run(steps, eval_every=steps, lanes=lanes)
+        if result.attrs["failed_step"] >= 0:  # it then did less than what is measured
+            raise ArithmeticError("a run of the benchmark has failed: its parameters stopped being finite")
+        return float(result.attrs["run_seconds"])
+
+    return run
+
+
+def seconds_of(*functions: Timed, repeats: int = 5) -> list[list[float]]:
+    """Returns the seconds of each function, measured in turn after one warm-up."""
     for function in functions:
         function()
-    times: list[list[float]] = [[] for _ in functions]
-    for _ in range(repeats):
-        for column, function in zip(times, functions, strict=True):
-            begun = time.perf_counter()
-            function()
-            column.append(time.perf_counter() - begun)
-    return times
+    rows = [[function() for function in functions] for _ in range(repeats)]
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def ratio(first: list[float], second: list[float]) -> str:
-    """The median of the pairwise ratios, with the smallest and the largest."""
+    """Returns the median of the pairwise ratios, with the smallest and the largest."""
     ratios = sorted(a / b for a, b in zip(first, second, strict=True))
     return f"{statistics.median(ratios):.3f} ({ratios[0]:.3f}-{ratios[-1]:.3f})"
-
-
-def mebibytes(program: Any) -> str:
-    """Peak memory of a compiled program: arguments, temporaries and outputs that alias no argument."""
-    memory = program.memory_analysis()
-    total = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
-    return f"{(total - memory.alias_size_in_bytes) / 2**20:.0f} MiB"
 
 
 def overhead() -> list[Row]:
@@ -143,159 +131,64 @@ def overhead() -> list[Row]:
         ("MLP 784-128-10", afl.models.mlp(10, hidden=(128,)), 3000),
     ):
         sim = simulation(model)
-        bare, bare_compile = bare_loop(sim, updates)
-        engine, driver = engine_loop(sim, updates)
-        engine_times, bare_times = seconds_of(engine, bare, repeats=15)
+        first = sim.run(updates, eval_every=updates).attrs
+        compiling = sum(float(first[f"{part}_seconds"]) for part in ("prepare", "compile"))
+        engine_times, bare_times = seconds_of(engine_loop(sim, updates), bare_loop(model, updates), repeats=15)
         rate = updates / statistics.median(engine_times)
         rows.append((f"{name}: client updates per second", f"{rate:,.0f}", "5 steps of batch 10, FedAsync, M_c = 20"))
         rows.append((f"{name}: engine / bare loop", ratio(engine_times, bare_times), "target for the CNN <= 1.10"))
-        compiling = (f"{driver.compile_seconds:.1f} s", f"with evaluation; bare loop {bare_compile:.1f} s")
-        rows.append((f"{name}: compile time of the engine", *compiling))
-        slots = f"{make_plan(sim.schedule(updates), keep_base=False).slots} ring slots"
-        rows.append((f"{name}: peak memory of the engine's program", mebibytes(driver.compiled), slots))
+        rows.append((f"{name}: before the first step", f"{compiling:.1f} s", "schedule, plan and compilation"))
     return rows
 
 
-def width() -> list[Row]:
-    """Lanes in use and speed against L."""
-    sim = simulation(afl.models.mlp(10, hidden=(32,)))
-    updates = 2000
-    rows = []
-    loops = [engine_loop(sim, updates, lanes) for lanes in (1, 4, 8, 16)]
-    times = seconds_of(*(loop for loop, _ in loops), repeats=3)
-    for lanes, column in zip((1, 4, 8, 16), times, strict=True):
-        plan = make_plan(sim.schedule(updates), lanes=lanes, keep_base=False)
-        speed = f"{updates / statistics.median(column):,.0f} updates/s (looped lanes)"
-        rows.append((f"mean width at L = {lanes}", f"{plan.mean_width:.1f}", speed))
-    for concurrency, durations, name in (
-        (1000, afl.clock.uniform(1, 5), "uniform(1,5)"),
-        (1000, afl.clock.exponential(1.0), "exponential(1)"),
-    ):
-        clock = afl.clock.free_running(concurrency=concurrency, durations=durations)
-        plan = make_plan(compute_schedule(clock, 10_000, 1, 20_000, 0), lanes=512, keep_base=False)
-        rows.append(
-            (f"mean width at L = 512, M_c = 1000, {name}", f"{plan.mean_width:.0f}", "of the plan; no training")
-        )
-    return rows
-
-
-def packing() -> list[Row]:
-    """Executed / needed local steps with lognormal numbers of local steps."""
-    rng = np.random.default_rng(0)
-    steps = np.maximum(1, (np.exp(rng.normal(4, 2, 1000)) + 50) // 10).astype(np.int32)
-    rows = []
-    for name, clock in (
-        ("free running, M_c = 100", afl.clock.free_running(concurrency=100, durations=afl.clock.uniform(1, 5))),
-        ("synchronous, n = 100", afl.clock.synchronous(cohort=100, durations=afl.clock.uniform(1, 5))),
-    ):
-        schedule = compute_schedule(clock, 1000, steps, 2000 if "free" in name else 50, 0)
-        naive = _waves_of_sixteen(schedule)
-        for lanes in (4, 16):
-            plan = make_plan(schedule, lanes=lanes, keep_base=False)
-            executed = f"{plan.executed(lanes) / plan.needed:.2f}"
-            rows.append((f"executed / needed, {name}, {lanes} lanes", executed, f"waves of 16, masked: {naive:.2f}"))
-    return rows
-
-
-def _waves_of_sixteen(schedule: Any) -> float:
-    steps = schedule.local_steps[schedule.mask]
-    waves = [steps[index : index + 16] for index in range(0, len(steps), 16)]
-    return float(sum(wave.max() * len(wave) for wave in waves) / steps.sum())
-
-
-def sweep() -> list[Row]:
-    """Eight seeds as a sweep against eight runs."""
-    sim = simulation(afl.models.mlp(10, hidden=(32,)))
-    updates, seeds = 1000, range(8)
-
-    def separate() -> None:
-        for seed in seeds:
-            sim.run(updates, eval_every=updates, seed=seed)
-
-    def together() -> None:
-        afl.sweep(sim, {"seed": seeds}, updates, eval_every=updates)
-
-    together_now = []
-
-    def advance_all() -> None:
-        schedules = [sim.schedule(updates, seed) for seed in seeds]
-        driver = lockstep([sim.problem(seed) for seed in seeds], schedules, updates, Speed(8))
-        run_to_end(driver, updates, updates, Hook(), time.perf_counter())
-        together_now.append(driver)
-
-    rates, sweep_times, lock_times = seconds_of(separate, together, advance_all, repeats=3)
-    buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
-    shared_sim = afl.Simulation(sim.data, sim.model, sim.client, afl.server.fedbuff(staleness="none"), buffered)
-    axis = {"server.learning_rate": [0.1 * (1 + index) for index in range(8)]}
-
-    def shared_plan() -> None:
-        afl.sweep(shared_sim, axis, 200, eval_every=200)
-
-    def shared_separate() -> None:
-        for value in axis["server.learning_rate"]:
-            one = dataclasses.replace(shared_sim, server=afl.server.fedbuff(value, staleness="none"))
-            one.run(200, eval_every=200)
-
-    shared_times, apart_times = seconds_of(shared_plan, shared_separate, repeats=3)
-    first = together_now[0]
-    went_on(first.failures())
+def lanes() -> list[Row]:
+    """Speed against L."""
+    sim, updates = simulation(afl.models.mlp(10, hidden=(32,))), 2000
+    widths = (1, 4, 8, 16)
+    times = seconds_of(*(engine_loop(sim, updates, width) for width in widths), repeats=3)
     return [
-        ("sweep of 8 seeds / 8 runs (MLP)", ratio(sweep_times, rates), "own plans, compiled programs ready"),
-        ("the same in lockstep / 8 runs", ratio(lock_times, rates), "what an accelerator runs; here on this device"),
-        ("sweep of 8 server rates / 8 runs (MLP, FedBuff)", ratio(shared_times, apart_times), "one plan, one vmap"),
-        (
-            "lockstep: compile time",
-            f"{first.compile_seconds:.1f} s",
-            f"peak {mebibytes(first.compiled)}",
-        ),
+        (f"L = {width}: client updates per second", f"{updates / statistics.median(column):,.0f}", "MLP 784-32-10")
+        for width, column in zip(widths, times, strict=True)
     ]
 
 
-def together() -> list[Row]:
-    """Eight members advanced together against one after another, execution alone: where `sweep` changes over."""
+def replies() -> list[Row]:
+    """Microseconds of a server step if the server replies, beside one that does not."""
     rows = []
-    buffered = afl.clock.free_running(concurrency=CONCURRENCY, buffer=5, durations=afl.clock.uniform(1, 5))
-    for name, model, updates in (
-        ("logistic", afl.models.logistic(10), 300),
-        ("MLP 784-32-10", afl.models.mlp(10, hidden=(32,)), 200),
-        ("MLP 784-64-10", afl.models.mlp(10, hidden=(64,)), 200),
-        ("MLP 784-128-10", afl.models.mlp(10, hidden=(128,)), 150),
-        ("MLP 784-256-10", afl.models.mlp(10, hidden=(256,)), 80),
-        ("cnn_small", afl.models.cnn_small(), 30),
-        ("cnn_defedavg", afl.models.cnn_defedavg(), 10),
-    ):
-        base = dataclasses.replace(simulation(model), clock=buffered)
-        members = [
-            dataclasses.replace(base, server=afl.server.fedbuff(0.1 * (1 + index), staleness="none"))
-            for index in range(8)
-        ]
-        schedules = [base.schedule(updates, seed) for seed in range(8)]
-        drivers = [
-            [planned([member.problem(0)], schedules[0], updates, Speed()) for member in members],
-            [planned([member.problem(0) for member in members], schedules[0], updates, Speed())],
-            [planned([members[0].problem(seed)], schedules[seed], updates, Speed()) for seed in range(8)],
-            [lockstep([members[0].problem(seed) for seed in range(8)], schedules, updates, Speed())],
-        ]
-
-        def advance(group: list[Execution], updates: int = updates) -> None:
-            for driver in group:
-                driver.advance(0, driver.row_of(updates))
-                went_on(driver.failures())
-
-        apart, one_plan, seeds, own_plans = seconds_of(*(functools.partial(advance, group) for group in drivers))
-        size = sum(leaf.size for leaf in jax.tree.leaves(drivers[0][0].state.model.params))
-        rows.append((f"{name}: one plan, together / apart", ratio(one_plan, apart), f"{size:,} parameters"))
-        rows.append((f"{name}: own plans, lockstep / apart", ratio(own_plans, seeds), f"{size:,} parameters"))
+    for name, model in (("logistic", afl.models.logistic(10)), ("MLP 784-128-10", afl.models.mlp(10, hidden=(128,)))):
+        planned = simulation(model)
+        replying = dataclasses.replace(planned, server=afl.server.asyncfeded(kappa=0.0))
+        both = seconds_of(engine_loop(replying, 1000), engine_loop(planned, 1000), repeats=5)
+        step = f"{1e3 * statistics.median(both[0]):,.0f} µs"
+        rows.append((f"{name}: a step of AsyncFedED / of FedAsync", ratio(*both), f"{step} a step of AsyncFedED"))
     return rows
 
 
-SECTIONS = {
-    "overhead": overhead,
-    "width": width,
-    "packing": packing,
-    "sweep": sweep,
-    "together": together,
-}
+def sweep() -> list[Row]:
+    """Eight members as a sweep against eight runs."""
+    sim, seeds = simulation(afl.models.mlp(10, hidden=(32,))), range(8)
+    buffered = afl.clock.free_running(concurrency=20, buffer=5, durations=afl.clock.uniform(1, 5))
+    shared = dataclasses.replace(sim, server=afl.server.fedbuff(staleness="none"), clock=buffered)
+    rates = [0.1 * (1 + index) for index in seeds]
+
+    def apart() -> None:
+        for rate in rates:
+            dataclasses.replace(shared, server=afl.server.fedbuff(rate, staleness="none")).run(200, eval_every=200)
+
+    several = seconds_of(
+        timed(lambda: afl.sweep(sim, {"seed": seeds}, 1000, eval_every=1000)),
+        timed(lambda: [sim.run(1000, eval_every=1000, seed=seed) for seed in seeds]),
+        timed(lambda: afl.sweep(shared, {"server.learning_rate": rates}, 200, eval_every=200)),
+        timed(apart),
+        repeats=3,
+    )
+    return [
+        ("sweep of 8 seeds / 8 runs (MLP)", ratio(*several[:2]), "schedules of their own, programs ready"),
+        ("sweep of 8 server rates / 8 runs (MLP, FedBuff)", ratio(*several[2:]), "one schedule"),
+    ]
+
+
+SECTIONS = {"overhead": overhead, "lanes": lanes, "replies": replies, "sweep": sweep}
 
 
 def main() -> None:

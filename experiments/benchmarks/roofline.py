@@ -11,6 +11,7 @@ what is counted (Winograd's algorithm).
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,12 +19,11 @@ import numpy as np
 import optax
 from engine import engine_loop, images, seconds_of, simulation
 from flax import linen as nn
+from jax.extend.core import jaxprs_in_params
 from machine import bandwidth, product_rate
 from models import convolving
 
 import jaxafl as afl
-from jaxafl.device import equations
-from jaxafl.engine.state import example_batch
 
 REPEATS = 7
 
@@ -46,6 +46,14 @@ def pfl(server: afl.server.Server, clock: afl.clock.Clock) -> afl.Simulation:
     return afl.Simulation(images(1000, 50, (32, 32, 3)), afl.models.from_linen(PflCnn()), client, server, clock)
 
 
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yields the equations of a traced function, and of the functions in it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
 def layers(jaxpr: Any) -> list[tuple[int, int]]:
     """Floating-point operations and outputs of the products and convolutions of a traced function."""
     found = []
@@ -63,8 +71,9 @@ def layers(jaxpr: Any) -> list[tuple[int, int]]:
 
 def needed(sim: afl.Simulation) -> tuple[float, float]:
     """Floating-point operations and bytes of a local step."""
-    batch = jax.tree.map(lambda leaf: np.repeat(leaf, sim.client.batch_size, axis=0), example_batch(sim.data.form))
-    params, state = sim.model.init(jax.random.key(0), example_batch(sim.data.form))
+    x, y = (np.asarray(leaf)[: sim.client.batch_size] for leaf in sim.data.test_arrays())
+    batch = afl.models.Batch(x, y, np.ones(len(x), bool))
+    params, state = sim.model.init(jax.random.key(0), batch)
     with convolving("lax.conv"):
         forward = jax.make_jaxpr(lambda p: sim.model.apply(p, state, batch, jax.random.key(0), True)[0].loss)(params)
     found = layers(forward.jaxpr)
@@ -77,7 +86,7 @@ def main() -> None:
     times = afl.clock.uniform(1, 5)
     synchronous = pfl(afl.server.fedavg(), afl.clock.synchronous(cohort=50))
     works = {
-        "pfl's CNN, 50 clients a round": (synchronous, 2, 500),
+        "pfl's CNN, 50 clients a round": (synchronous, 100, 500),
         "pfl's CNN, FedAsync": (
             pfl(
                 afl.server.fedasync(0.1, staleness="constant"), afl.clock.free_running(concurrency=20, durations=times)
@@ -89,7 +98,7 @@ def main() -> None:
         "MLP 784-128-10, FedAsync": (simulation(afl.models.mlp(10, hidden=(128,))), 3000, 15_000),
     }
     for name, (sim, updates, local_steps) in works.items():
-        run, _ = engine_loop(sim, updates)
+        run = engine_loop(sim, updates // (50 if sim is synchronous else 1))
         flop, moved = needed(sim)
         found = []
         for _ in range(REPEATS):

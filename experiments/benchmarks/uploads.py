@@ -15,13 +15,11 @@ import statistics
 from typing import Any
 
 import optax
-from engine import seconds_of, simulation, went_on
+from engine import engine_loop, seconds_of, simulation
 from rich.console import Console
 from rich.table import Table
 
 import jaxafl as afl
-from jaxafl.engine.planned import planned
-from jaxafl.engine.problem import Speed
 
 UPLOADS = {
     "clip_by_global_norm": afl.upload.clip_by_global_norm(1.0),
@@ -78,18 +76,8 @@ def main() -> None:
         server=afl.server.fedbuff(0.5, staleness="none"),
         client=afl.Client(optax.sgd, learning_rate=0.01, steps=5, batch_size=10),
     )
-    made = {
-        name: planned([sim.problem(0)], sim.schedule(steps), steps, Speed()) for name, sim in variants(base).items()
-    }
-    rows = {name: driver.row_of(steps) for name, driver in made.items()}
-
-    def run(name: str) -> None:
-        made[name].advance(0, rows[name])
-        went_on(made[name].failures())
-
-    times = dict(
-        zip(made, seconds_of(*(lambda name=name: run(name) for name in made), repeats=given.repeats), strict=True)
-    )
+    made = {name: engine_loop(sim, steps) for name, sim in variants(base).items()}
+    times = dict(zip(made, seconds_of(*made.values(), repeats=given.repeats), strict=True))
     table = Table("with", "updates/s", "time / without", "from", "to")
     for name, column in times.items():
         ratios = sorted(a / b for a, b in zip(column, times["none"], strict=True))
