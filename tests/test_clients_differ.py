@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -15,17 +14,9 @@ import pytest
 
 import jaxafl as afl
 from jaxafl import server
-from jaxafl.callbacks.hooks import Hook
-from jaxafl.client import frozen_by
 from jaxafl.clock import bernoulli, free_running, uniform
 from jaxafl.device.keys import per_run
-from jaxafl.engine import windows
-from jaxafl.engine.lockstep import lockstep
-from jaxafl.engine.loop import run_to_end
-from jaxafl.engine.problem import Speed
-from jaxafl.engine.validate import _pads
 from jaxafl.options import UserError
-from jaxafl.theory.estimate import _per_batch, _rates
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
 from tests.problems import assert_same, drawn, quadratic, record, reference, simulate
@@ -207,21 +198,10 @@ def test_a_clock_within_the_program_refuses_only_what_it_does_not_know() -> None
 def test_every_way_of_executing_a_run_gives_the_same() -> None:
     sim = simulation(CLIENT)
     expected = sim.run(8, eval_every=8)
-    _, records = sim.step(sim.init(0), 8)  # the clock within the program
+    _, records = sim.step(sim.init(0), 8)
     np.testing.assert_allclose(records["delta_norm"], expected.delta_norm, rtol=1e-5)
-    problems = [sim.problem(seed) for seed in (0, 1)]
-    schedules = [sim.schedule(8, seed) for seed in (0, 1)]
-    found = run_to_end(lockstep(problems, schedules, 8, Speed(2)), 8, 8, Hook(), 0.0)
-    np.testing.assert_allclose(found[0].records["delta_norm"], expected.delta_norm, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_windows_leave_every_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = dataclasses.replace(CLIENT, rate_schedule=lambda moment: by_moment(moment) / (1 + moment.server_step))
-    expected = simulation(client).run(12, eval_every=12)
-    monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 8)
-    monkeypatch.setattr(windows, "_TURNOVERS", 0)
-    np.testing.assert_array_equal(simulation(client).run(12, eval_every=12).delta_norm, expected.delta_norm)
+    members = afl.sweep(sim, {"seed": [0, 1]}, 8, eval_every=8)
+    np.testing.assert_allclose(members.delta_norm[0], expected.delta_norm, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -252,33 +232,6 @@ def test_a_reply_counts_epochs_of_batches_of_several_sizes() -> None:
     steps = np.array([2 * -(-count // size) for count, size in zip(SIZES, BATCHES, strict=True)])
     np.testing.assert_array_equal(result.local_steps[:, 0], steps[result.client_id[:, 0].values.astype(int)])
     assert (result.next_local_steps == 2).all()
-
-
-def test_one_number_is_not_gathered() -> None:
-    one = afl.Client(learning_rate=0.1, proximal=0.1, steps=1).executed(4)
-    many = afl.Client(learning_rate=RATES, proximal=0.1, steps=1, batch_size=BATCHES).executed(4)
-    of = jax.make_jaxpr(lambda client, who: jax.tree.leaves(client.of(who)))
-    assert not of(one, 0).eqns
-    shapes = [variable.aval.shape for variable in of(many, 0).jaxpr.outvars]
-    assert shapes == [()] * 3
-    assert jax.tree.leaves(frozen_by(many, {"w": np.zeros(3)})) == [False, False]
-
-
-def test_a_smaller_batch_is_padded() -> None:
-    counts, one = np.array([4, 4]), {"learning_rate": 0.1, "steps": 1}
-    assert _pads(afl.Client(**one, batch_size=[2, 4]), counts)
-    assert not _pads(afl.Client(**one, batch_size=[4, 4]), counts)
-    assert not _pads(afl.Client(**one, batch_size=[2, 4], micro_batch=2), counts)
-    assert _pads(afl.Client(**one, batch_size=[2, 4], micro_batch=4), counts)
-
-
-def test_theory_knows_the_batches_of_single_clients() -> None:
-    client = afl.Client(learning_rate=0.1, steps=1, batch_size=[2, 4, 8])
-    np.testing.assert_allclose(_per_batch(client, np.array([9, 9]), np.array([2, 0])), [1 / 8, 1 / 2])
-    for momentum, names in (([0.0] * 6, {"local_rate"}), (NUMBERS["momentum"], set())):
-        sim = simulation(afl.Client(learning_rate=0.1, momentum=momentum, steps=1), server.fedbuff(lambda t: 0.5))
-        assert _rates(sim).keys() == names
-    assert not _rates(simulation(afl.Client(learning_rate=RATES, steps=1), server.fedbuff(lambda t: 0.5)))
 
 
 @pytest.mark.slow

@@ -20,8 +20,6 @@ from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, interrupting, suspension, synchronous, uniform
 from jaxafl.data import Preprocessing, from_arrays
-from jaxafl.device import accelerator_paths
-from jaxafl.engine.execution import Execution
 from jaxafl.models import Batch, from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import observe_w, quadratic
@@ -108,66 +106,9 @@ def test_the_evaluation_interval_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lanes", "chunk"), [(1, 1), (4, 2)])
-@pytest.mark.parametrize("name", ["fadas", "fedavg"])
-def test_static_trip_counts_change_no_result(
-    name: str, lanes: int, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on an accelerator. A synchronous round of four clients has the same number of segments as all others."""
-    even = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
-    expected, known = run(name, even, lanes=lanes, chunk=chunk), []
-    compile_ = Execution.compile
-
-    def noted(self: Execution, *args: Any) -> Execution:
-        known.append((self.program.loops.local_steps, self.program.loops.segments))
-        return compile_(self, *args)
-
-    monkeypatch.setattr(Execution, "compile", noted)
-    with accelerator_paths():
-        assert_close(run(name, even, lanes=lanes, chunk=chunk), expected)
-        run(name, lanes=lanes, chunk=chunk)
-    assert [steps for steps, _ in known] == [3, None]
-    assert known[0][1] == 4 // lanes or name == "fadas"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fadas", "fedasync"])
-def test_blocks_of_server_steps_change_no_result(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    """As on an accelerator, whose host looks at a run once in a block: the same results, up to a failure; also where
-    pieces end within blocks, as checkpoints after every seven steps do."""
-    even = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
-    failing = Client(optax.sgd, learning_rate=1e15, steps=3, batch_size=2)
-
-    def results(folder: str) -> list[xr.Dataset]:
-        at_sevenths = dict(folder=tmp_path / folder, checkpoint_every=7)
-        return [run(name, even), run(name, even, eval_every=12, **at_sevenths), run(name, failing)]
-
-    blocks: list[int] = []
-    expected = results("one by one")
-    compile_ = Execution.compile
-
-    def noted(self: Execution, *args: Any) -> Execution:
-        blocks.append(self.program.loops.rows_per_check)
-        return compile_(self, *args)
-
-    monkeypatch.setattr(Execution, "compile", noted)
-    with accelerator_paths():
-        found = results("in blocks")
-    for one, other in zip(found, expected, strict=True):
-        assert_close(one, other)
-        assert one.attrs["failed_step"] == other.attrs["failed_step"]
-        assert min(one.attrs[f"{part}_seconds"] for part in ("prepare", "compile", "run")) >= 0
-    assert blocks == [8, 6, 1, 8]
-    assert [one.attrs["failed_step"] >= 0 for one in expected] == [False, False, True]
-    assert expected[-1].sizes["step"] < STEPS
-
-
-@pytest.mark.parametrize("sampling", slow_but(("replacement", "epochs"), "replacement"))
-def test_drawing_ahead_changes_no_result(sampling: Any) -> None:
-    """Where the number of local steps is known, a lane draws for all of them before the first: the same samples, the
-    same augmentation, the same numbers of the model; also in the second half of a run."""
+@pytest.mark.parametrize("sampling", ["replacement", "epochs"])
+def test_lanes_draw_the_same_samples_and_numbers(sampling: Any) -> None:
+    """The samples, their augmentation and the numbers of the model belong to the run, not to the lane."""
 
     def loss(params: Any, batch: Batch, key: jax.Array) -> jax.Array:
         return jnp.square(batch.x @ params["w"] - batch.y - jax.random.normal(key, batch.y.shape))
@@ -181,13 +122,9 @@ def test_drawing_ahead_changes_no_result(sampling: Any) -> None:
     steps = np.array([8, 4, 4])  # of two lanes one makes a run in two segments, the other two runs
     client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=steps, batch_size=3, sampling=sampling)
     simulation = Simulation(data, model, client, server.fedbuff(), synchronous(cohort=3, durations=uniform(1, 5)))
-    how: dict[str, Any] = dict(lanes=2, chunk=2, observe=observe_w)
-    expected = simulation.run(STEPS, **how)
-    with accelerator_paths():
-        assert_close(simulation.run(STEPS, **how), expected)
-    plan = simulation.plan(STEPS, lanes=2)
-    assert plan.local_steps == 4 and len(plan.segments.active) == 2 * STEPS
-    assert np.ptp(expected.observe_w.values[-1]) > 0.01
+    alone, beside = (simulation.run(STEPS, lanes=lanes, chunk=lanes, observe=observe_w) for lanes in (1, 2))
+    assert_close(beside, alone)
+    assert np.ptp(alone.observe_w.values[-1]) > 0.01
 
 
 @pytest.mark.slow
