@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import warnings
 from typing import Any
 
 import numpy as np
-import pytest
 import xarray as xr
 from matplotlib.patches import Rectangle
 
-import jaxafl as afl
 from jaxafl import plot
-from tests.sweep.conftest import simulation
 
 
 def grid(failed: bool = False) -> xr.Dataset:
@@ -57,13 +53,3 @@ def test_a_configuration_with_a_failed_run_has_no_mean() -> None:
     assert plot.heat_map(unfinished, rows="clock.buffer").axes[0].texts[-1].get_text() == "missing"
     one = plot.heat_map(grid().isel(seed=0))
     assert "one seed" in one.axes[0].get_title() and "±" not in one.axes[0].texts[0].get_text()
-
-
-@pytest.mark.slow
-def test_a_sweep_of_buffers_at_equal_server_steps_warns(tmp_path: pathlib.Path) -> None:
-    sim = simulation()
-    with pytest.warns(UserWarning, match="4 server steps are 4 updates with buffer=1, but 8 updates with buffer=2"):
-        afl.sweep(sim, {"clock.buffer": [1, 2]}, 4, eval_every=4)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="sweep")
-        afl.sweep(sim, {"clock.buffer": [1, 2]}, until={"updates": 4}, eval_every=4)

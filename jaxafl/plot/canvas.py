@@ -103,18 +103,8 @@ def axis_name(metric: str) -> str:
 
 
 def limit(ax: Axes, xlim: Limits, ylim: Limits) -> None:
-    """Sets the limits of axes, in the units of the figure.
-
-    Raises:
-        ValueError: limits are not two increasing numbers.
-    """
-    for name, limits in (("xlim", xlim), ("ylim", ylim)):
-        if limits is None:
-            continue
-        values = np.asarray([np.nan if one is None else one for one in np.ravel(np.asarray(limits, object))], float)
-        if values.shape != (2,) or np.isinf(values).any() or values[0] >= values[1]:
-            raise UserError(f"{name}={limits!r:.100} are not limits of an axis; expected (low, high) with low < high")
-        ax.set(**{name: tuple(None if np.isnan(one) else one for one in values)})
+    """Sets the limits of axes, in the units of the figure; `None` leaves them."""
+    ax.set(**{name: limits for name, limits in {"xlim": xlim, "ylim": ylim}.items() if limits is not None})
 
 
 def tidy(ax: Axes) -> None:

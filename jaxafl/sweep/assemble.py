@@ -150,11 +150,9 @@ def label(value: Any) -> Any:
         return str(value)
     if isinstance(value, int | float | str | np.generic):
         return value
-    if isinstance(value, jax.Array) and value.ndim == 0:
-        return value.item()
     if isinstance(value, np.ndarray | jax.Array):
-        text = str(value.tolist())
-        return text if len(text) <= _LONGEST else f"array{list(value.shape)}"
+        text = value.item() if value.ndim == 0 else str(value.tolist())
+        return text if value.ndim == 0 or len(text) <= _LONGEST else f"array{list(value.shape)}"
     if isinstance(value, Simulation):
         return f"{value.server.name} on {value.clock.name}"
     if isinstance(value, optax.GradientTransformation):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
-from jaxafl.sweep.axes import Axis, axes_of
+from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.devices import DeviceExecutor, at_once
 from jaxafl.sweep.executors import check_executor, run_in
 from jaxafl.sweep.folder import SweepFolder, check_no_member, gather
@@ -142,8 +141,6 @@ def sweep(
         if number is not None:
             check_whole("sweep", name, number)
     limits = limits_of("sweep", until)
-    if not limits.exact:
-        _check_equal_work(varied, server_steps)
     chosen = devices_of(devices)
     if executor is not None:
         check_executor(executor, folder, devices)
@@ -198,19 +195,6 @@ def _checked(part: Any, folder: Any) -> slice:
     if folder is None:
         raise UserError("sweep: part is given without folder; expected a folder that all parts share. Give folder=...")
     return slice(part[0], None, part[1])
-
-
-def _check_equal_work(axes: Sequence[Axis], server_steps: int | None) -> None:
-    """Warns if members take different numbers of updates in equally many server steps."""
-    for axis in axes:
-        sizes = [size for size in axis.column("clock.buffer") if size] if "clock.buffer" in axis.paths else []
-        if len(set(sizes)) > 1 and server_steps:
-            least, most = (f"{size * server_steps:,} updates with buffer={size}" for size in (min(sizes), max(sizes)))
-            warnings.warn(
-                f"sweep: {server_steps:,} server steps are {least}, but {most}; until={{'updates': ...}} gives all "
-                "members as many",
-                stacklevel=4,
-            )
 
 
 def _run_batches(

@@ -161,12 +161,8 @@ def _title(results: Mapping[str, Any]) -> str:
 
 def _lead(lines: Sequence[Line], results: Mapping[str, Any]) -> str:
     runs = sum(len(line.runs) for line in lines)
-    kind = "one run" if runs == 1 else f"{runs:,} runs"
-    if len(results) == 1 and runs > 1:
-        kind = f"a sweep of {runs:,} runs"
-    elif len(results) > 1:
-        kind = f"{len(results):,} results, {runs:,} runs in all"
-    return f"Asynchronous federated learning, simulated: {kind}. Times are simulated seconds."
+    counted = [f"{len(results):,} results"] * (len(results) > 1) + [f"{runs:,} run{'s' * (runs > 1)}"]
+    return f"Asynchronous federated learning, simulated: {', '.join(counted)}. Times are simulated seconds."
 
 
 def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
