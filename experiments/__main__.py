@@ -22,7 +22,7 @@ import numpy as np
 from experiments.suite import command as suite
 from experiments.suite import pages, report, running
 from experiments.suite.experiment import SCALES, Experiment
-from jaxafl.cli.pipes import readable_output
+from jaxafl.cli import readable_output
 from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent

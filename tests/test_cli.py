@@ -1,82 +1,394 @@
-"""The command line, through `main`."""
+"""The command line: what command lines describe, bad ones, and whole commands."""
 
 from __future__ import annotations
 
 import importlib
-import inspect
 import io
 import json
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
-import typing
-import warnings
+from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 import jaxafl as afl
-import jaxafl.cli.quickstart as quickstart
 from jaxafl import cli
-from jaxafl.cli import main
-from jaxafl.cli.build import make_simulation
-from jaxafl.cli.catalogue import KINDS, QUESTIONS, offered
+from jaxafl.cli import main, simulate
+from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
 from jaxafl.cli.expressions import parsed
-from jaxafl.cli.options import Run, chosen, options_type
-from jaxafl.cli.pipes import print_warnings, readable_output
+from jaxafl.cli.line import Run, make_simulation, parse
+from jaxafl.cli.show import show_result
 from jaxafl.server import Server
 
-SMALL = ["--data", "synthetic", "--data.max-size", "60", "--data.clients", "6", "--model", "logistic", "--no-progress"]
+ROOT = pathlib.Path(__file__).parent.parent
+DATA = "--data synthetic --data.max-size 60 --data.clients 6 --model logistic --no-progress"
+SMALL = DATA.split()
 FREE = ["--server", "fedasync", "--clock.concurrency", "3", "--server-steps", "6", "--client.steps", "2"]
+USUAL = "Client(learning_rate=0.05, steps=10)"
+TEN = "free_running(concurrency=10, durations=uniform(low=1, high=5)"
+COMMANDS = {  # command -> local training, server, clock and axes
+    "run --server fedasync": f"{USUAL} fedasync() {TEN})",
+    "run --server fedbuff": f"{USUAL} fedbuff() {TEN}, buffer=10)",
+    "run --server fedbuff --clock.buffer 1": f"{USUAL} fedbuff() {TEN})",
+    "run --server fedbuff --clock.period 2.0": f"{USUAL} fedbuff() {TEN}, buffer=None, period=2.0)",
+    "run --server fedbuff --clock.rate 2": f"{USUAL} fedbuff() free_running(durations=uniform(low=1, high=5), "
+    "buffer=10, rate=2)",
+    "run --server fadas --clients 4 --server.delay-scaling eq4": f"{USUAL} fadas(delay_scaling='eq4') "
+    "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=4)",
+    "run --server asysg --clock.max-staleness 3 --clock.on-bound stop --client.batch_size 8": "Client(learning_rate="
+    f"1.0, steps=1, batch_size=8) asysg() {TEN}, max_staleness=3, on_bound='stop')",
+    "run --server fedprox --server.mu 0.2": "Client(learning_rate=0.05, steps=10, proximal=0.2) fedavg() synchronous()",
+    "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
+    "run --server psurdg --clock.upload 0.5": "Client(learning_rate=1.0, steps=1, batch_size=None) psurdg() "
+    "bernoulli(upload=0.5)",
+    "run --server fedbuff --server.staleness none --client.batch_size=null --lanes none": "Client(learning_rate=0.05, "
+    f"steps=10, batch_size=None) fedbuff(staleness='none') {TEN}, buffer=10)",
+    "run --client.optimizer adam --client.b1 0.8 --client.epochs 2 --client.learning_rate 1e-3": "Client(optimizer="
+    "adam, learning_rate=0.001, b1=0.8, epochs=2) fedavg() synchronous()",
+    "run --clients 3 --client.optimizer adamw --client.weight-decay 0.5 --client.steps [1,2,3]": "Client("
+    "optimizer=adamw, weight_decay=0.5, learning_rate=0.05, steps=(1, 2, 3)) fedavg() synchronous()",
+    'run --client.upload "chain(clip_by_global_norm(1.0), few=top_k(share=0.01))" --client.correction "feddyn(0.1)"': ""
+    "Client(learning_rate=0.05, steps=10, upload=chain(clip_by_global_norm(max_norm=1.0), few=top_k(share=0.01)), "
+    "correction=feddyn(alpha=0.1)) fedavg() synchronous()",
+    'run --durations "link(up=1e6, down=5e6) + 3" --clock.hours "available(22, 6, zones=4)"': f"{USUAL} fedavg() "
+    "synchronous(durations=link(up=1000000.0, down=5000000.0) + constant(value=3), "
+    "hours=available(begin=22, end=6, zones=4))",
+    'run --server mifa --clock warm_up --clock.clock "free_running(concurrency=3, durations=uniform(1, 5))"': f"{USUAL}"
+    " mifa() warm_up(clock=free_running(concurrency=3, durations=uniform(low=1, high=5)))",
+    "sweep --server fedbuff --axis server.learning_rate=0.3,1 --axis seed=0:2": f"{USUAL} "
+    f"fedbuff(learning_rate=0.3) {TEN}, buffer=10) server.learning_rate: 0.3, 1; seed: 0, 1",
+    'sweep --server fedbuff --attack "sign_flip(3, clients=0.2)" --axis "server.aggregate=none,median()" '
+    "--axis attack.clients=0,0.1": f"{USUAL} fedbuff(aggregate=median()) {TEN}, buffer=10) server.aggregate: None, "
+    "median(); attack.clients: 0, 0.1; seed: 0",
+    "sweep --axis clock.durations=1,uniform(1,2) --axis client.optimizer=adam,sgd --axis client.steps=[1,2],4": "Client"
+    "(optimizer=adam, learning_rate=0.05, steps=(1, 2)) fedavg() synchronous(durations=constant(value=1)) "
+    "clock.durations: constant(value=1), uniform(low=1, high=2); client.optimizer: adam, sgd; "
+    "client.steps: [1, 2], 4; seed: 0",
+    "sweep --server fedprox --axis server.mu=0.1,30 --axis clock.replacement=False,true --clock.cohort 3 --axis "
+    "client.epochs=none,2 --axis server.weights=uniform": "Client(learning_rate=0.05, epochs=2, proximal=0.1) "
+    "fedavg(weights='uniform') synchronous(cohort=3) client.proximal: 0.1, 30; clock.replacement: False, True; "
+    "client.epochs: None, 2; server.weights: 'uniform'; seed: 0",
+    "sweep --server audg --axis clock.upload=0.5,0.7": "Client(learning_rate=1.0, steps=1, batch_size=None) audg() "
+    "bernoulli(upload=0.5) clock.upload: 0.5, 0.7; seed: 0",
+    "tune --server fedbuff --validation 0.2 --axis client.momentum=0.1,0.9": "Client(learning_rate=0.05, momentum=0.1, "
+    f"steps=10) fedbuff() {TEN}, buffer=10) client.momentum: 0.1, 0.9",
+}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, dict[str, Any]]]:
+    """What commands call, with simulation, further arguments and options; nothing runs."""
+    made: list[tuple[Any, Any, dict[str, Any]]] = []
+
+    def record(simulation: Any, *more: Any, **options: Any) -> None:
+        made.append((simulation, more, options))
+        raise KeyboardInterrupt
+
+    for name in ("run_sweep", "compare_methods", "tune_options", "outlook"):
+        monkeypatch.setattr(simulate, name, record)
+    monkeypatch.setattr(afl.Simulation, "run", record)
+    return made
 
 
 def simulation(*arguments: str) -> afl.Simulation:
-    import tyro
-
-    names = chosen(arguments)
-    return make_simulation(names, tyro.cli(options_type(Run, names), args=list(arguments)))
+    return make_simulation(parse(simulate.run, Run, arguments))
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    captured = capsys.readouterr()
-    assert captured.err.startswith("jaxafl: error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
+    error = capsys.readouterr().err
+    assert error.startswith("jaxafl: error: ") and error.count("\n") == 1
+    return error
 
 
-@pytest.mark.slow
-def test_run_writes_what_python_would(tmp_path, capsys):
-    file, image = tmp_path / "result.nc", tmp_path / "result.png"
-    arguments = ["run", *SMALL, *FREE, "--server.alpha", "0.3", "--durations", "uniform(1, 5) + suspension(0.1)"]
-    assert main([*arguments, "--seed", "3", "--output", str(file), "--plot", str(image)]) == 0
-    assert "fedasync on free_running" in capsys.readouterr().out
-    assert image.stat().st_size > 5000
-    same = afl.Simulation(
-        data=afl.data.synthetic(clients=6, max_size=60),
-        model=afl.models.logistic(10),
-        client=afl.Client(learning_rate=0.05, steps=2),
-        server=afl.server.fedasync(0.3),
-        clock=afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 5) + afl.clock.suspension(0.1)),
-    ).run(6, seed=3)
-    loaded = afl.load(file)
-    np.testing.assert_array_equal(loaded["time"], same["time"])
-    np.testing.assert_allclose(loaded["accuracy"], same["accuracy"], rtol=1e-6)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_line_describes_what_python_would(command: str, calls: Any) -> None:
+    name, *words = shlex.split(command)
+    sized = ["--data", "synthetic", "--data.max-size", "60", *(["--clients", "12"] if "--clients" not in words else [])]
+    assert main([name, *sized, *words]) == 130
+    sim, more, _ = calls[0]
+    axes = more[0] if more else {}
+    shown = {path: ", ".join(getattr(one, "__name__", repr(one)) for one in values) for path, values in axes.items()}
+    listed = "; ".join(f"{path}: {values}" for path, values in shown.items())
+    assert " ".join([repr(sim.client), repr(sim.server), repr(sim.clock), *[listed] * bool(axes)]) == COMMANDS[command]
 
 
-@pytest.mark.slow
-def test_sweep_makes_an_axis_of_each_option(tmp_path, capsys):
-    file = tmp_path / "sweep.nc"
-    axes = ["--axis", "server.alpha=0.2,0.6", "--axis", "seed=0:2"]
-    assert main(["sweep", *SMALL, *FREE, *axes, "--output", str(file)]) == 0
-    assert re.search(r"\n +0\.6 ", capsys.readouterr().out)  # a column per axis
-    loaded = afl.load(file)
-    assert dict(loaded.sizes)["server.alpha"] == 2
-    assert loaded["seed"].values.tolist() == [0, 1]
-    image = tmp_path / "sweep.svg"
-    assert main(["plot", str(file), "--kind", "accuracy_vs_steps", "--output", str(image)]) == 0
-    assert image.stat().st_size > 5000
+def shell_lines() -> list[str]:
+    """The commands in the shell blocks of README, docs and experiments."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "experiments").rglob("*.md")]
+    blocks = [block for page in pages for block in re.findall(r"```bash\n(.*?)```", page.read_text("utf-8"), re.S)]
+    lines = [line.partition(" #")[0].strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return sorted({line for line in lines if re.match("jaxafl (run|sweep|compare|tune) ", line)})
+
+
+@pytest.mark.parametrize("line", shell_lines())
+def test_the_shell_blocks_of_the_pages_are_read(line: str, calls: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mymodule.py").write_text(
+        "import jaxafl as afl\n\n\nclass in_turns(afl.clock.synchronous):\n    pass\n"
+    )
+    if "--download" in line or "cifar10" in line or "mymodule" in line:
+        pytest.skip("needs files")
+    assert main(shlex.split(line)[1:]) == 130 and calls
+
+
+@pytest.mark.parametrize("name", sorted(offered("servers")))
+def test_every_server_runs_with_the_defaults_on_an_asynchronous_clock_if_it_can(name: str) -> None:
+    required = {
+        "bernoulli": "--clock.upload 0.5",
+        "interrupting": "--clock.period 4 --clock.contacted 2",
+        "sampled": "--clock.drawn 2",
+        "semi_async": "--clock.fraction 0.5 --clock.lag 2",
+        "stale_rounds": "--clock.participants 2 --clock.max-staleness 1",
+    }
+    clocks = offered("servers")[name].clocks
+    usual = next((one for one in ("free_running", "synchronous", *clocks) if one in clocks), "")
+    made = simulation(*SMALL, "--server", name, *required.get(usual, "").split())
+    assert made.clock.name == usual
+    made.check()
+
+
+@pytest.mark.parametrize(
+    ("preset", "words", "given"),
+    [
+        (afl.presets.ringmaster, {"N": 5, "R": 3}, {"clients": 5, "max_staleness": 3}),
+        (afl.presets.rennala, {"N": 5, "B": 4}, {"clients": 5, "batch": 4}),
+        (afl.presets.fedvarp, {"n": 4}, {"cohort": 4}),
+        (
+            afl.presets.naive_optimal,
+            {"M": 2, "constant(TIMES)": "constant([2.5, 1.0, 3.0])", "@WEIGHTS.npy": "@{folder}/weights.npy"},
+            {"times": [2.5, 1.0, 3.0], "fastest": 2},
+        ),
+    ],
+)
+def test_the_command_line_of_a_preset_gives_its_server_and_clock(preset, words, given, tmp_path, capsys):
+    text = re.search("In a shell: `(.*?)`", " ".join(preset.__doc__.split()))[1]
+    np.save(tmp_path / "weights.npy", [1.0, 1.0, 0.0])
+    arguments = [str(words.get(word, word)).format(folder=tmp_path) for word in text.split()]
+    assert main(["run", "--server", preset.__name__]) == 2
+    assert f"{preset.__name__} is a server on a certain clock; write {text}" in one_line(capsys)
+    if "times" not in given:
+        arguments += ["--clock.durations", "uniform(1, 5)"]
+        given = given | {"durations": afl.clock.uniform(1, 5)}
+    made = simulation(*SMALL, "--data.clients", "3", *arguments)
+    expected = preset(**given)
+    assert (repr(made.server), repr(made.clock)) == (repr(expected.server), repr(expected.clock))
+    np.testing.assert_array_equal(getattr(made.clock, "weights", None), getattr(expected.clock, "weights", None))
+
+
+@pytest.mark.parametrize("name", sorted(offered("datasets")))
+def test_the_usual_network_takes_what_the_data_are(name: str, calls: Any, monkeypatch: Any) -> None:
+    chosen = (
+        parse(simulate.run, Run, ["--data", name, *["--data.folder=x"] * (name == "from_leaf")]).names["model"].name
+    )
+    usual = {"synthetic": "logistic", "shakespeare": "char_lstm"}
+    assert chosen == usual.get(name, "bert" if name.startswith("glue_") else "cnn_small")
+
+
+def test_a_number_per_client_comes_from_a_file(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    rates = [0.1, 0.2, 0.05, 0.3]
+    np.save("rates.npy", rates)
+    np.save("words.npy", np.array([None]))
+    pathlib.Path("sizes.txt").write_text("8, 16\n4\t2\n")
+    pathlib.Path("short.csv").write_text("1e-1,0.2,0.3\n")
+    pathlib.Path("bad.txt").write_text("a b")
+    data = [*SMALL, "--data.clients", "4"]
+    made = simulation(
+        *data, "--client.learning-rate", "@rates.npy", "--client.batch_size=@sizes.txt", "--client.momentum=@rates.npy",
+        "--client.epochs", "@sizes.txt", "--server", "fedprox", "--server.mu", "@rates.npy",
+    )  # fmt: skip
+    made.check()
+    for name in ("learning_rate", "momentum"):
+        np.testing.assert_array_equal(made.client.hyperparameters[name], rates)
+    assert made.client.batch_size == made.client.epochs == (8, 16, 4, 2) and made.client.steps is None
+    assert made.client.proximal.tolist() == rates
+    given = {"@short.csv": "one number per client", "@none.npy": "cannot be read", "@bad.txt": "cannot be read"}
+    for file, said in (given | {"@words.npy": "cannot be read"}).items():
+        assert main(["run", *data, "--client.learning-rate", file]) == 2
+        assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+FILE = """
+import jaxafl as afl
+
+problem = afl.theory.quadratic(clients=4)
+client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
+clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
+simulation = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
+"""
+
+
+def test_a_file_gives_the_simulation_that_a_shell_cannot_say(tmp_path, monkeypatch, capsys, calls):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = tmp_path / "experiment_of_mine.py"
+    file.write_text(FILE)
+    assert main(["run", str(file), "--seed", "3", "--server-steps", "7"]) == 130
+    assert main(["sweep", str(file), "--axis", "server.alpha=0.2,0.5", "--axis", "seed=0:2"]) == 130
+    (run, _, how), (swept, axes, _) = calls
+    assert (how["seed"], how["server_steps"]) == (3, 7) and run.server == swept.server == afl.server.fedasync()
+    assert axes == ({"server.alpha": [0.2, 0.5], "seed": [0, 1]},)
+    assert main(["run", str(file), "--server", "fedavg"]) == 2
+    assert "Unrecognized options: --server" in capsys.readouterr().err
+    (tmp_path / "nothing_of_mine.py").write_text("simulation = 3")
+    assert main(["run", str(tmp_path / "nothing_of_mine.py")]) == 2
+    assert "simulation is 3; expected a jaxafl.Simulation" in one_line(capsys)
+
+
+def test_options_of_runs_reach_them(calls: Any) -> None:
+    given = (
+        "--until time=60,accuracy=0.9 --stop-at loss=0.5 --per-client --lanes 4 --chunk 2 --eval-every 5 --devices 1"
+    )
+    assert main(["run", *SMALL, *given.split(), "--checkpoint-every", "10"]) == 130
+    how = calls[0][2]
+    assert how["until"] == {"time": 60, "accuracy": 0.9} and how["callbacks"][0].targets == {"loss": 0.5}
+    assert (how["lanes"], how["chunk"], how["eval_every"], how["devices"]) == (4, 2, 5, 1)
+    assert (how["diagnostics"], how["checkpoint_every"], how["server_steps"]) == (("per_client",), 10, None)
+
+
+def test_methods_differ_in_their_lengths_and_parts(calls: Any) -> None:
+    both = ["--method", "A=--server fedbuff --server-steps 10", "--method", "B=--server fedasync --eval-every 25"]
+    assert main(["compare", *SMALL, "--server-steps", "50", *both, "--seeds", "2"]) == 130
+    methods, (seeds,), how = calls[0]
+    assert {name: one.server.name for name, one in methods.items()} == {"A": "fedbuff", "B": "fedasync"}
+    assert how["server_steps"] == {"A": 10, "B": 50} and how["eval_every"] == {"A": None, "B": 25} and seeds == 2
+
+
+def test_a_plan_has_the_length_of_its_limits(calls: Any, capsys: Any) -> None:
+    plan = [*SMALL, "--axis", "server.learning_rate=0.5,1", "--clock.durations", "2", "--plan"]
+    for limits in (["--until", "time=60"], ["--until", "time=60,accuracy=0.9", "--server-steps", "7"], []):
+        assert main(["sweep", *plan, *limits]) == 130
+    assert [more[1] for _, more, _ in calls] == [30, 7, 200]
+    capsys.readouterr()
+    assert main(["sweep", *plan, "--until", "accuracy=0.9"]) == 2
+    assert "give --server-steps" in one_line(capsys)
+
+
+BAD = [  # command line, and what stands in the message
+    ("bogus", "there is no command 'bogus'"),
+    ("run --server fedfoo", "there is no server 'fedfoo'; did you mean 'fedfa'? Choose from ace, "),
+    ("run --server asyncfeded --clock synchronous", "does not run on the clock synchronous"),
+    (f"run {DATA} --clock.cohort 20", "more than the 6 clients"),
+    (f"run {DATA} --server-steps 0", "at least 1"),
+    (f"run {DATA} --server-steps many", "invalid literal for int"),
+    (f"run {DATA} --seed=-1", "seed must be in"),
+    (f"run {DATA} --lanes 0", "lanes must be at least 1"),
+    (f"run {DATA} --lanes 2 --chunk 3", "divisor of lanes=2"),
+    (f"run {DATA} --durations recorded([[1],[1],[1],[1],[1],[1]]) --server-steps 2", "run out"),
+    (f"run {DATA} --durations uniform(1)", "missing 1 required positional argument: 'high'"),
+    (f"run {DATA} --durations uniform([[1],2],3)", "rows have one length"),
+    (f"run {DATA} --durations constant('x')", "constant: value must be a number"),
+    (f"run {DATA} --durations unifrom(1,5)", "did you mean 'uniform'?"),
+    (f"run {DATA} --durations uniform(1,inf)", "uniform: high must be a finite number, got inf"),
+    (f"run {DATA} --attack sign_flip", "did you mean sign_flip(...)?"),
+    (f"run {DATA} --client.upload uniform(1,2)", "is no upload; expected an expression of add_noise"),
+    (f"run {DATA} --client.learning-rate abc", "'abc' is not a number"),
+    (f"run {DATA} --client.learning-rate none", "'none' is not a number"),
+    (f"run {DATA} --client.weight-decay=-1", "weight_decay must be >= 0, got -1"),
+    (f"run {DATA} --server fedbuff --server.staleness polynomail", "did you mean 'polynomial'?"),
+    (f"run {DATA} --output absent/result.nc", "absent"),
+    (f"run {DATA} --plot result.doc", "must end in one of"),
+    (f"run {DATA} --partition iid", "leave --partition"),
+    (f"run {DATA} --partition-seed 1", "--partition-seed and --partition-quantiles out"),
+    (f"run {DATA} --server fedprox --client.proximal 1", "--server.mu"),
+    (f"run {DATA} --sever-steps 3", "--server-steps none|INT"),
+    (f"run {DATA} --clock.buffer 3", "Unrecognized options: --clock.buffer, 3"),
+    (f"run {DATA} --clock.sets 3", "Unrecognized options: --clock.sets, 3"),
+    (f"run {DATA} --client.b1 0.3", "Unrecognized options: --client.b1"),
+    (f"run {DATA} --axis seed=0:2", "Unrecognized options: --axis"),
+    (f"run {DATA} fedbuff", "Unrecognized options: fedbuff"),
+    ("run --server audg", "--clock.upload FLOAT"),
+    (f"run {DATA} --until time=5,time=9", "each name once"),
+    (f"run {DATA} --metrics f1", "expected NAME=MODULE:FUNCTION"),
+    (f"run {DATA} --metrics f1=math:sqrt,f1=math:exp", "each name once"),
+    (f"run {DATA} --metrics f1=math:macro_f1", "the module math has no class or function 'macro_f1'"),
+    (f"run {DATA} --server absent_module:halved", "No module named 'absent_module'"),
+    (f"run {DATA} --server math:sin", "sin"),
+    (f"run {DATA} --server math:absent", "the module math has no class or function 'absent'"),
+    (f"sweep {DATA}", "at least one --axis"),
+    (f"sweep {DATA} --axis server.learning_rate=1,-1", "must be >= 0, got -1"),
+    (f"sweep {DATA} --axis server.bogus=1", "--server.bogus"),
+    (f"sweep {DATA} --axis server.mu=1,2", "--server.mu"),
+    (f"sweep {DATA} --axis server=fedavg,fedbuff", "server"),
+    (f"sweep {DATA} --axis seed=1,x", "seed must be a whole number"),
+    (f"sweep {DATA} --axis seed=0,1,0", "names a seed more than once"),
+    (f"sweep {DATA} --axis seed=0 --axis seed=1", "given twice"),
+    (f"sweep {DATA} --axis seed=0:2 --seed 7", "beside --seed"),
+    (f"sweep {DATA} --axis clock.durations=1,2 --durations 7", "beside --clock.durations"),
+    (f"sweep {DATA} --axis client.batch-size=8 --client.batch_size=7", "beside --client.batch-size"),
+    (f"sweep {DATA} --axis client.optimizer=sgd,foo", "no optimiser 'foo'"),
+    (f"sweep {DATA} --axis client.optimizer=sgd,adam --client.momentum 0.5", "momentum"),
+    (f"sweep {DATA} --axis client.learning_rate=1/3,0.1", "'1/3' is not a number"),
+    (f"sweep {DATA} --axis clock.durations=uniform(1)", "'high'"),
+    *((f"sweep {DATA} --axis {axis}", "--axis") for axis in ("seed", "seed=", "=1", "seed=3:3", "seed=1,,2")),
+    (f"sweep {DATA} --axis seed=0:2 --workers 2", "needs a folder"),
+    (f"sweep {DATA} --axis seed=0:2 --workers 2 --devices 1 --folder x", "leaves devices to the workers"),
+    (f"sweep {DATA} --axis seed=0:2 --workers 2 --dask x --folder x", "give one of them"),
+    (f"sweep {DATA} --axis seed=0:2 --devices some", "some"),
+    (f"compare {DATA}", "compare needs methods: write --method NAME="),
+    (f"compare {DATA} --method A", "--method 'A': write --method NAME="),
+    (f"compare {DATA} --method 'A=--server fedbuf'", "there is no server 'fedbuf'"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --seed 7", "Unrecognized options: --seed"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --output x.nc", "Unrecognized options: --output"),
+    (f"compare {DATA} --method 'A=--server fedbuff --until time=9'", "--until is one for all methods"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --metric foo", "there is no metric 'foo'"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --reference C", "reference must be one of 'A'"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --targets a,b", "could not convert"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --targets 1.5", "must be in [0, 1], got 1.5"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --at tme=5", "did you mean 'time'?"),
+    (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "give --validation 0.2"),
+    (f"tune {DATA} --validation 0.2", "tune needs at least one --axis"),
+    (f"tune {DATA} --validation 0.2 --axis client.steps=1,2 --seed 7", "Unrecognized options: --seed"),
+    ("plot absent.nc --output result.png", "no result file absent.nc"),
+    ("plot --output result.png", "at least one result file"),
+    ("plot a.nc", "--output IMAGE"),
+    ("gather .", "is not the folder of a sweep"),
+    ("resume .", "is not the --folder of a command"),
+    ("list extra", "extra"),
+    ("quickstart --budget 7", "positive multiple of 100"),
+    ("quickstart --output-dir absent", "absent"),
+]
+
+
+@pytest.mark.parametrize(("command", "said"), BAD)
+def test_a_bad_command_line_is_answered_before_anything_runs(command, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(simulate, "compare_methods", None)  # nothing is run
+    assert main(shlex.split(command) if "'A" in command else command.split()) == 2
+    error = capsys.readouterr().err
+    assert said in " ".join(error.replace("│", " ").split()) and "Traceback" not in error
+    assert error.startswith("╭") or error.startswith("jaxafl: error: ")
+    assert [one.name for one in tmp_path.iterdir() if one.name != "x"] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "open('x')", "().__class__", "uniform.__init__(1, 2)", "2 ** 3", "lambda: 1", "[1]", "uniform(*[1, 2])",
+        "uniform(**{'low': 1})", "'a' * 3", "x", "uniform(1, 2)\x00", "1 / 0", "-" * 5000 + "1", "constant([1] + 2)",
+        "uniform(1, 2) / uniform(1, 2)", "os:system('true')", "__import__('os')",
+    ],
+)  # fmt: skip
+def test_expressions_are_never_evaluated_as_code(text: str) -> None:
+    with pytest.raises((ValueError, ImportError)):
+        parsed(text, afl.clock.Duration)
+
+
+def test_expressions_are_those_of_python() -> None:
+    clock = afl.clock
+    text = "uniform(1, 5, per='client') * constant(0.1, per=\"step\") + 2 * suspension(0.1) + lognormal(-1, 0.5)"
+    same = clock.uniform(1, 5, per="client") * clock.constant(0.1, per="step") + 2 * clock.suspension(0.1)
+    assert parsed(text, clock.Duration) == same + clock.lognormal(-1, 0.5)
+    same = clock.constant([1] * 2 + [3]) * clock.stragglers(clients=[0, 2]) * clock.constant(0.25)
+    text = "constant([1] * 2 + [3]) * stragglers(clients=[0, 2]) / (9 - 5)"
+    assert repr(parsed(text, clock.Duration)) == repr(same)
+    np.testing.assert_array_equal(parsed("constant([1] * 2 + [inf])", clock.Duration).value, [1, 1, np.inf])
+    assert repr(parsed("private_mean(0.5, quantile=None)", afl.aggregate.Aggregate)) == "private_mean(max_norm=0.5)"
 
 
 def test_list_as_json_names_everything_with_its_options(capsys):
@@ -84,85 +396,43 @@ def test_list_as_json_names_everything_with_its_options(capsys):
     listed = json.loads(capsys.readouterr().out)
     assert set(listed) == set(KINDS)
     servers = {entry["name"]: entry for entry in listed["servers"]}
-    assert {"fedavg", "fedprox", "fedasync", "fedbuff", "fadas", "asyncfeded"} <= set(servers)
-    assert servers["asyncfeded"]["clocks"] == ["free_running"]
+    public = {name: getattr(afl.server, name) for name in afl.server.__all__ if name.islower()}
+    made = {name for name, call in public.items() if isinstance(call, type) and issubclass(call, Server)}
+    assert set(servers) - {"fedprox"} == made and servers["asyncfeded"]["clocks"] == ["free_running"]
     lam = next(option for option in servers["asyncfeded"]["options"] if option["name"] == "base_rate")
-    assert (lam["type"], lam["default"], lam["required"]) == ("float", 1.0, False)
-    assert lam["help"]
-    recorded = next(entry for entry in listed["durations"] if entry["name"] == "recorded")
-    assert [option["name"] for option in recorded["options"]] == ["times", "per"]
+    assert (lam["type"], lam["default"], lam["required"], lam["allowed"]) == ("float", 1.0, False, "> 0") and lam[
+        "help"
+    ]
     dispatch = next(entry for entry in listed["clocks"] if entry["name"] == "free_running")["options"][3]
     assert (dispatch["name"], dispatch["allowed"]) == ("dispatch", "arrival, step")
-    assert all(entry["summary"] for entries in listed.values() for entry in entries)
 
 
-def test_list_for_people_shows_every_name(capsys):
+@pytest.mark.parametrize("kind", [*KINDS, "optimisers", "local training"])
+def test_no_option_is_without_help(kind):
+    assert offered(kind) and all(one.summary for one in offered(kind).values())
+    empty = [f"{one.name}.{o.name}" for one in offered(kind).values() for o in one.options if not o.help or not o.type]
+    assert empty == []
+
+
+def test_lists_show_every_name_grouped_by_question_within_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for kind in KINDS for name in offered(kind))
-    assert "`" not in shown and "\\" not in shown
+    assert "`" not in shown and "\\" not in shown and max(map(len, shown.splitlines())) <= 80
+    asked = [line for line in shown.splitlines() if line in QUESTIONS.values()]
+    assert asked[:4] == list(QUESTIONS.values())
+    expected = {"fedbuff": "tolerated", "fedavg": "waits", "picky_sgd": "refused", "safa": "remembered"}
+    assert {name: offered("servers")[name].question for name in expected} == expected
+    assert {name: one.question for name, one in offered("presets").items()} == {
+        "fedvarp": "remembered", "naive_optimal": "tolerated", "rennala": "refused", "ringmaster": "refused",
+    }  # fmt: skip
+    assert main(["list", "--markdown"]) == 0
+    page = capsys.readouterr().out
+    assert "## Servers\n" in page and "### fedbuff\n" in page and "| `learning_rate` | float |" in page
 
 
-def test_list_of_a_kind_is_grouped_by_question_within_80_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["list", "servers", "presets"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    found, title = {}, ""
-    for line in lines:
-        title = line if line in QUESTIONS.values() else title
-        if line[:1].strip() and line != title:
-            found.setdefault(line.split()[0], title)
-    expected = {
-        "fedbuff": "tolerated",
-        "fedavg": "waits",
-        "fedprox": "waits",
-        "naive_optimal": "tolerated",
-        "ringmaster": "refused",
-        "picky_sgd": "refused",
-        "fedvarp": "remembered",
-        "safa": "remembered",
-    }
-    assert {name: found[name] for name in expected} == {name: QUESTIONS[key] for name, key in expected.items()}
-    assert "synthetic" not in found and set(offered("servers")) | set(offered("presets")) <= set(found)
-
-
-def test_every_public_constructor_of_a_server_is_offered():
-    public = {name: getattr(afl.server, name) for name in afl.server.__all__ if name.islower()}
-    made = {name for name, call in public.items() if isinstance(call, type) and issubclass(call, Server)}
-    assert set(offered("servers")) - {"fedprox"} == made
-
-
-def test_options_of_what_is_named_reach_the_simulation():
-    made = simulation(
-        "--data", "synthetic", "--clients", "7", "--model", "mlp", "--model.hidden", "5", "6", "--server", "fedbuff",
-        "--server.momentum", "0.5", "--clock", "free_running", "--clock.concurrency", "4", "--clock.buffer", "2",
-        "--clock.durations", "uniform(1, 5, per='client') * 2", "--client.optimizer", "adam", "--client.b1", "0.8",
-        "--client.epochs", "2", "--client.batch-size", "None",
-    )  # fmt: skip
-    assert made.data.num_clients == 7
-    assert made.model.description["hidden"] == [5, 6]
-    assert (made.server.momentum, made.clock.buffer, made.clock.durations.left.per) == (0.5, 2, "client")
-    assert made.client.hyperparameters["b1"] == 0.8
-    assert (made.client.epochs, made.client.steps, made.client.batch_size) == (2, None, None)
-
-
-def test_fedprox_is_fedavg_with_a_proximal_client():
-    made = simulation("--server", "fedprox", "--server.mu", "0.2", "--data", "synthetic", "--model", "logistic")
-    assert (made.server.name, made.client.proximal) == ("fedavg", 0.2)
-
-
-@pytest.mark.parametrize("name", sorted(offered("clocks")))
-def test_every_clock_has_help_on_all_of_its_options(name, capsys):
-    assert main(["run", "--clock", name, "--help"]) == 0
-    shown = capsys.readouterr().out
-    recordings = {"starts", "sets", "stale", "uploads", "downloads"}  # of `jaxafl.clock.trace`
-    parameters = set(inspect.signature(getattr(afl.clock, name)).parameters) - recordings
-    assert parameters and all(f"--clock.{parameter.replace('_', '-')}" in shown for parameter in parameters)
-    assert not any(f"--clock.{parameter}" in shown for parameter in recordings)
-
-
-@pytest.mark.parametrize("command", ["run", "sweep", "list", "plot", "quickstart"])
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_every_command_has_help(command, capsys):
     assert main([command, "--help"]) == 0
     assert f"usage: jaxafl {command}" in capsys.readouterr().out
@@ -171,212 +441,186 @@ def test_every_command_has_help(command, capsys):
     assert command in shown and max(map(len, shown.splitlines())) <= 80
 
 
-def test_help_is_of_the_server_that_is_named(capsys):
-    assert main(["run", "--server", "fadas", "--help"]) == 0
+@pytest.mark.parametrize("name", sorted(offered("clocks")))
+def test_help_shows_the_options_of_the_parts_that_are_named(name, capsys):
+    assert main(["run", "--clock", name, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert "--server.tau-c" in shown and "--server.alpha" not in shown
-    assert "`" not in shown and "\\" not in shown
-    assert max(map(len, shown.splitlines())) <= 120
+    assert all(f"--clock.{one.name.replace('_', '-')}" in shown for one in offered("clocks")[name].options)
+    assert "`" not in shown and "\\" not in shown and max(map(len, shown.splitlines())) <= 120
+    if any(one.default is REQUIRED for one in offered("clocks")[name].options):
+        assert "required" in shown or "--clock.durations" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["bogus"], "there is no command 'bogus'"),
-        (["run", "--server", "fedfoo"], "there is no server 'fedfoo'; did you mean 'fedfa'? Choose from ace, "),
-        (["run", "--server", "asyncfeded", "--clock", "synchronous"], "does not run on the clock synchronous"),
-        (["run", *SMALL, "--clock.cohort", "20"], "more than the 6 clients"),
-        (["run", *SMALL, "--server-steps", "0"], "at least 1"),
-        (["run", *SMALL, "--seed=-1"], "seed must be in"),
-        (["run", *SMALL, "--lanes", "0"], "lanes must be at least 1"),
-        (["run", *SMALL, "--lanes", "2", "--chunk", "3"], "divisor of lanes=2"),
-        (["run", *SMALL, "--durations", "recorded([[1],[1],[1],[1],[1],[1]])", "--server-steps", "2"], "run out"),
-        (["sweep", *SMALL, "--axis", "server.learning_rate=1,-1"], "must be >= 0, got -1 (in the sweep at"),
-        (["sweep", *SMALL, "--axis", "seed=1,x"], "seed must be a whole number"),
-        (["run", *SMALL, "--durations", "uniform(1)"], "missing a required argument: 'high'"),
-        (["run", *SMALL, "--output", "absent/result.nc"], "no directory absent"),
-        (["run", *SMALL, "--plot", "result.doc"], "must end in one of"),
-        (["run", *SMALL, "--partition", "iid"], "takes no --partition"),
-        (["run", *SMALL, "--server", "fedprox", "--client.proximal", "1"], "--server.mu"),
-        (["sweep", *SMALL], "at least one --axis"),
-        (["sweep", *SMALL, "--axis", "server.bogus=1"], "bogus"),
-        (["sweep", *SMALL, "--axis", "seed=0", "--axis", "seed=1"], "given twice"),
-        (["plot", "absent.nc", "--output", "result.png"], "no result file absent.nc"),
-        (["plot", "--output", "result.png"], "at least one result file"),
-        (["quickstart", "--budget", "7"], "positive multiple of 100"),
-        (["quickstart", "--output-dir", "absent"], "no directory absent"),
-    ],
-)
-def test_mistakes_are_one_line_and_exit_code_2(arguments, said, capsys, tmp_path, monkeypatch):
+OWN = '''"""Parts of a user's own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import numpy as np
+import optax
+
+import jaxafl as afl
+from jaxafl.options import Number, number, static
+from jaxafl.server import mean_delta
+
+
+class halved(afl.server.Server):
+    """Adds a share of the mean update.
+
+    Args:
+        share: the share of the mean, >= 0.
+        mode: `"fast"` or `"slow"`.
+    """
+
+    share: Number = number(least=0)
+    mode: Literal["fast", "slow"] = static(default="fast")
+
+    def update(self, params, state, arrivals):
+        mean = mean_delta(arrivals)
+        return afl.server.Outcome(jax.tree.map(lambda x, d: x + self.share * d, params, mean), state, {})
+
+
+class deadline(afl.clock.synchronous):
+    """Rounds that last as long as a deadline.
+
+    Args:
+        seconds: the deadline.
+    """
+
+    seconds: Number = number(default=10.0, above=0, kw_only=True)
+
+
+def narrow(num_classes, width: int = 3):
+    """A perceptron with one hidden layer.
+
+    Args:
+        num_classes: number of classes.
+        width: units of the hidden layer.
+    """
+    return afl.models.mlp(num_classes, (width,))
+
+
+def pooled():
+    """Twenty zeros."""
+    x = np.zeros((20, 3), np.float32)
+    return afl.data.Dataset("toy", x, np.arange(20) % 2, x[:2], np.arange(2), 2, afl.data.cast())
+
+
+class in_turn:
+    """Samples dealt out in turn.
+
+    Args:
+        clients: number of clients.
+    """
+
+    def __init__(self, clients: int = 2):
+        self.clients = clients
+
+    def split(self, labels, users, rng):
+        return [np.arange(len(labels))[client :: self.clients] for client in range(self.clients)]
+
+    @property
+    def description(self):
+        return {"partition": "in_turn", "partition_clients": self.clients}
+
+
+def plain(learning_rate: float):
+    """Gradient descent."""
+    return optax.sgd(learning_rate)
+
+
+def right(labels, outputs):
+    return (outputs.argmax(-1) == labels).mean()
+'''
+
+
+@pytest.fixture
+def own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the current directory, which is not on `sys.path`."""
+    (tmp_path / "parts_of_mine.py").write_text(OWN, encoding="utf-8")
+    (tmp_path / "broken_of_mine.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    assert said in one_line(capsys)
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.delitem(sys.modules, "parts_of_mine", raising=False)
+    return "parts_of_mine"
+
+
+def test_parts_of_ones_own_are_found_with_their_options(own: str, capsys: Any, calls: Any) -> None:
+    parts = (
+        f"--server {own}:halved --server.share 0.25 --server.mode slow --clock {own}:deadline --clock.seconds 3 "
+        f"--clock.durations {own}:weibull --model {own}:narrow --model.width 7 --data {own}:pooled "
+        f"--partition {own}:in_turn --clients 4 --client.optimizer {own}:plain"
+    )
+    made = simulation(*parts.replace(f"{own}:weibull", "constant(9)").split())
+    assert (made.server.share, made.server.mode) == (0.25, "slow")
+    assert (made.clock.seconds, made.clock.durations) == (3, afl.clock.constant(9))
+    assert made.model.description["hidden"] == [7] and made.data.num_clients == 4
+    assert made.client.optimizer.__name__ == "plain"
+    made.check()
+    assert (
+        main(["run", "--server", f"{own}:halved", "--clock", f"{own}:deadline", "--model", f"{own}:narrow", "-h"]) == 0
+    )
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for text in ("--server.share FLOAT", "the share of the mean", "(required)", "--clock.seconds", "--model.width INT"):
+        assert text in shown
+    assert main(["sweep", *SMALL, "--server", f"{own}:halved", "--axis", "server.share=0.5,1"]) == 130
+    assert calls[0][1] == ({"server.share": [0.5, 1], "seed": [0]},) and calls[0][0].server.share == 0.5
+    for arguments, said in {
+        f"--server {own}:deadline": "server",
+        f"--server {own}:halved --server.share -1": "halved: share must be >= 0, got -1",
+        f"--data {own}:pooled": "--partition iid",
+    }.items():
+        assert main(["run", "--data", "synthetic", "--model", "logistic", *arguments.split()]) == 2
+        assert said in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):  # a broken module keeps its traceback
+        main(["run", "--server", "broken_of_mine:server"])
+
+
+@pytest.mark.slow
+def test_own_parts_and_metrics_run_also_from_the_installed_script(own: str, tmp_path: pathlib.Path) -> None:
+    code = "import sys; sys.path = [p for p in sys.path if p]; from jaxafl.cli import main; sys.exit(main())"
+    how = f"--server {own}:halved --server.share 0.5 --metrics right={own}:right --csv log.csv --server-steps 3"
+    command = [sys.executable, "-P", "-c", code, "run", *SMALL, *how.split(), "--output", "own.nc"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0 and "halved on free_running" in ended.stdout, ended.stderr
+    result = afl.load("own.nc")
+    assert json.loads(result.attrs["server"])["share"] == 0.5
+    np.testing.assert_allclose(result.right, result.accuracy, rtol=1e-6)
+    assert "right" in (tmp_path / "log.csv").read_text().splitlines()[0]
+
+
+def test_version_and_usage(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"jaxafl {importlib.metadata.version('jaxafl')}\n"
+    assert main([]) == 2
+    assert "usage: jaxafl COMMAND" in capsys.readouterr().err
 
 
 def test_a_missing_dataset_is_explained_in_lines(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--data", "mnist", "--data-dir", "absent"]) == 2
     first, *lines = capsys.readouterr().err.splitlines()
-    ways = "afl.data.mnist(download=True), jaxafl run --download or jaxafl data mnist"
-    assert first == f"jaxafl: error: mnist is missing. Download it: {ways}."
-    assert lines[:2] == ["dataset 'mnist' was not found. Looked in:", "  absent/mnist (does not exist)"]
-    assert "--data-dir on the command line" in lines[-1]
-
-
-@pytest.mark.parametrize("arguments", [["run", "--server-steps", "many"], ["list", "extra"], ["plot", "a.nc"]])
-def test_what_the_parser_rejects_exits_with_2_and_no_traceback(arguments, capsys):
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert error and "Traceback" not in error
+    assert first.startswith("jaxafl: error: mnist is missing.") and "jaxafl data mnist" in first
+    assert any("absent/mnist" in line for line in lines)
 
 
 def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch, capsys):
-    def broken(*_, **__) -> int:
-        return int("no number")
-
-    monkeypatch.setitem(cli.COMMANDS, "run", broken)
-    with pytest.raises(ValueError, match="no number"):
-        main(["run"])
-    monkeypatch.undo()
-    monkeypatch.setattr(afl.Simulation, "run", broken)
-    with pytest.raises(ValueError, match="no number"):
-        main(["run", *SMALL])
-    monkeypatch.undo()
-    for error in (OSError, MemoryError, ImportError):
-        monkeypatch.setattr(
-            afl.Simulation, "run", lambda *_, error=error, **__: (_ for _ in ()).throw(error("as said"))
-        )
-        assert main(["run", *SMALL]) == 2
-        assert one_line(capsys) == "jaxafl: error: as said\n"
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_exits_with_1_and_says_where(capsys):
-    broken = ["--model", "mlp", "--server-steps", "4", "--client.learning-rate", "1e30"]
-    assert main(["run", *SMALL, *broken]) == 1
-    assert "stopped being finite at server step" in capsys.readouterr().err
-
-
-def test_durations_are_those_of_python():
-    text = "uniform(1, 5, per='client') * constant(0.1, per=\"step\") + 2 * suspension(0.1) + lognormal(-1, 0.5)"
-    clock = afl.clock
-    same = clock.uniform(1, 5, per="client") * clock.constant(0.1, per="step") + 2 * clock.suspension(0.1)
-    assert parsed(text) == same + clock.lognormal(-1, 0.5)
-    assert parsed("3") == clock.constant(3)
-    same = clock.constant([1] * 2 + [3]) * clock.stragglers(clients=[0, 2]) * clock.constant(0.25)
-    assert repr(parsed("constant([1] * 2 + [3]) * stragglers(clients=[0, 2]) / (9 - 5)")) == repr(same)
-
-
-def test_uploads_are_those_of_python():
-    text = "chain(clip_by_global_norm(1.0), few=top_k(share=0.01))"
-    assert repr(parsed(text, "uploads")) == "chain(clip_by_global_norm(max_norm=1.0), few=top_k(share=0.01))"
-    for wrong in ("3", "top_k", "open('x')", "uniform(1, 2)", "top_k(shares=0.1)", "sign() * 2"):
-        with pytest.raises(ValueError, match="uploads"):
-            parsed(wrong, "uploads")
-    assert repr(parsed("feddyn(0.5)", "corrections")) == "feddyn(alpha=0.5)"
-    assert repr(parsed("trimmed_mean(share=0.2)", "aggregates")) == "trimmed_mean(share=0.2)"
-    for wrong in ("3", "median", "sign()", "median(3)"):
-        with pytest.raises(ValueError, match="aggregates"):
-            parsed(wrong, "aggregates")
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "said"),
-    [
-        ("sign_flip", "attacks", r"did you mean sign_flip\(...\)\? Write any of"),
-        ("unifrom(1, 5)", "durations", r"did you mean 'uniform'\? Write numbers"),
-        ("2 ** 3", "durations", "is not allowed; write numbers"),
-    ],
-)
-def test_misspelled_expressions_are_answered_with_the_right_one(text, kind, said):
-    with pytest.raises(ValueError, match=said):
-        parsed(text, kind)
-
-
-def test_words_in_expressions_are_numbers_or_errors_that_say_what_to_write(capsys):
-    assert repr(parsed("add_noise(nan)", "uploads")) == "add_noise(std=nan)"
-    assert repr(parsed("private_mean(0.5, quantile=None)", "aggregates")) == "private_mean(max_norm=0.5)"
-    np.testing.assert_array_equal(parsed("constant([1] * 2 + [inf])").value, [1, 1, np.inf])
-    with pytest.raises(ValueError, match=r"'delivered' is not allowed as an argument; write numbers, 'text', True, No"):
-        parsed("alie(clients=0.2, knowledge=delivered)", "attacks")
-    for given, message in {
-        ("--client.upload", "add_noise(nan)"): "add_noise: std must be a finite number, got nan",
-        ("--attack", "sign_flip(-inf, clients=0.2)"): "sign_flip: factor must be a finite number, got -inf",
-        ("--server.aggregate", "trimmed_mean(share=nan)"): "trimmed_mean: share must be a finite number, got nan",
-        ("--clock.durations", "uniform(1, inf)"): "uniform: high must be a finite number, got inf",
-    }.items():
-        assert main(["run", *SMALL, *given]) == 2
-        assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "__import__('os').getcwd()", "uniform.__globals__", "uniform(1, 5).check(3)", "open('x')", "print(1)",
-        "uniform(open('x'), 1)", "(lambda: 1)()", "uniform(1, 2) ** 2", "uniform(1, 2) - 1", "uniform(1, *[2])",
-        "suspension(**{'probability': 1})", "[uniform(1, 2)][0]", "uniform", "'uniform(1, 2)'", "True", "uniform(1, 2",
-        "", "1 if 1 else 2", "free_running(1)", "uniform(1, 2, per=f'{1}')", "(" * 900 + "1" + ")" * 900, "x" * 9000,
-        "-" * 1500 + "1", "uniform(1, 2)\x00", "1 / 0", "uniform([1] * 10 ** 9, 2)",
-        "constant([1] * 1000 * 1000 * 1000)", "constant([1] + 2)", "uniform(1, 2) / uniform(1, 2)", "2 / uniform(1, 2)",
-    ],
-)  # fmt: skip
-def test_durations_are_never_evaluated_as_code(text):
-    with pytest.raises(ValueError, match="durations"):
-        parsed(text)
-
-
-@pytest.mark.slow
-def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path, capsys, monkeypatch):
-    # a network that compiles quickly; the next test takes the real one
-    monkeypatch.setattr(quickstart.models, "cnn_asyncfeded", lambda classes, features: afl.models.logistic(classes))
-    assert main(["quickstart", "--budget", "100", "--output-dir", str(tmp_path), "--no-progress"]) == 0
-    shown = capsys.readouterr().out
-    methods = ["FedAvg", "FedAsync", "FedBuff", "FADAS", "AsyncFedED"]
-    headers = ("accuracy", "time to", "staleness", "steps", "per s", "majority class")
-    for text in (*methods, *headers, "not a ranking", "fadas(learning_rate=0.003)"):
-        assert text in shown
-    assert (tmp_path / "quickstart.png").stat().st_size > 5000
-    loaded = afl.load(tmp_path / "quickstart.nc")
-    assert loaded["method"].values.tolist() == methods
-    assert loaded["time"].attrs["units"] == "s" and loaded["staleness"].dtype.kind == "f"
-    made = loaded["local_steps"].sum(("step", "arrival")).values
-    assert (made[:4] == 100).all() and 100 <= made[4] < 120
-
-
-@pytest.mark.slow
-@pytest.mark.optimised  # trains more than it compiles
-def test_every_method_of_quickstart_ends_well_above_the_majority_class():
-    for name, run in quickstart.quickstart().items():
-        assert float(run["accuracy"][-1]) > 0.5, name
-        assert quickstart.BUDGET <= int(run["local_steps"].sum()) <= 1.005 * quickstart.BUDGET, name
-
-
-def test_the_defaults_of_commands_are_those_of_what_they_call():
-    assert inspect.signature(cli.compare).parameters["budget"].default == quickstart.BUDGET
-    kinds = typing.get_type_hints(cli.plot_results)["kind"]
-    assert sorted(typing.get_args(kinds)) == sorted(
-        {*afl.plot.__all__} - {"bound", "epsilon_vs_time", "plan", "report"}
-    )  # no pictures of files
-
-
-def test_the_majority_class_of_the_ten_writers():
-    assert quickstart.majority_share(afl.data.femnist(10)) == pytest.approx(16 / 217)
-
-
-@pytest.mark.slow
-def test_main_without_arguments_shows_the_usage_on_stderr():
-    code = "import sys; from jaxafl.cli import main; sys.exit(main([]))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.returncode == 2
-    assert "usage: jaxafl COMMAND" in ended.stderr
+    for error, code in ((ValueError, None), (OSError, 2), (MemoryError, 2), (ImportError, 2)):
+        failing = lambda *_, error=error, **__: (_ for _ in ()).throw(error("as said"))  # noqa: E731
+        monkeypatch.setattr(afl.Simulation, "run", failing)
+        if code is None:
+            with pytest.raises(error, match="as said"):
+                main(["run", *SMALL])
+        else:
+            assert main(["run", *SMALL]) == code
+            assert one_line(capsys) == "jaxafl: error: as said\n"
 
 
 @pytest.mark.parametrize("command", ["jaxafl", "experiments"])
 @pytest.mark.parametrize("buffered", [True, False])
-def test_output_that_is_not_read_to_its_end_is_no_error(
-    command: str, buffered: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_that_is_not_read_to_its_end_is_no_error(command: str, buffered: bool, monkeypatch: Any) -> None:
     whole = importlib.import_module("experiments.__main__")
     monkeypatch.setattr(whole, "experiments", lambda: {"a.b": None})
     monkeypatch.setattr(whole, "listed", lambda name, one: name)
@@ -390,47 +634,113 @@ def test_output_that_is_not_read_to_its_end_is_no_error(
 
 
 def test_a_broken_pipe_that_is_not_the_output_is_raised() -> None:
-    with pytest.raises(BrokenPipeError, match="of a tracker"), readable_output():
+    with pytest.raises(BrokenPipeError, match="of a tracker"), cli.readable_output():
         raise BrokenPipeError("of a tracker")
 
 
+def test_a_warning_is_printed_once_and_without_a_line_of_code() -> None:
+    code = "import sys, warnings; from jaxafl import cli; cli.COMMANDS['list'] = lambda: [warnings.warn('small'), "
+    code += "warnings.warn('small'), warnings.warn('large')] and 0; sys.argv[1:] = ['list']; sys.exit(cli.main())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert said == "jaxafl: warning: small\njaxafl: warning: large\n"
+
+
+@pytest.mark.parametrize(
+    ("failed_step", "said", "accuracy"),
+    [((-1, -1), "", "40.0 ± 14.1 %"), ((-1, 3), "1 of 2", "30.0 %"), ((2, 3), "2 of 2", "40.0 ± 14.1 %")],
+)
+def test_the_table_averages_the_runs_that_have_not_failed(failed_step, said, accuracy, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    variables = {
+        "accuracy": (("seed", "evaluation"), [[0.1, 0.3], [0.1, 0.5]]),
+        "staleness": (("seed", "step", "arrival"), np.zeros((2, 1, 1), int)),
+        "time": (("seed", "step"), np.ones((2, 1))),
+        "failed_step": (("seed",), np.asarray(failed_step)),
+    }
+    show_result(xr.Dataset(variables, {"seed": [0, 1]}))
+    shown = capsys.readouterr().out
+    assert accuracy in shown and said in shown and ("failed" in shown) == bool(said)
+
+
 @pytest.mark.slow
-def test_compiled_programs_are_kept_in_a_folder_of_ones_own(tmp_path: pathlib.Path) -> None:
-    code = "import sys; from jaxafl.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "run", "--server-steps", "2", "--data", "synthetic", "--model"]
-    command += ["logistic", "--data.max-size", "20", "--no-progress", "--cache", str(tmp_path / "cache")]
-    for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        entries = {path.name for path in (tmp_path / "cache").glob("*-cache")}
-    assert entries and (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
-
-
-def test_a_cache_of_another_user_is_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert main(["run", "--data", "synthetic", "--model", "logistic", "--cache", str(tmp_path)]) == 2
-    assert "is another user's" in capsys.readouterr().err
+def test_run_and_sweep_write_what_python_would(tmp_path, capsys):
+    file, image = tmp_path / "result.nc", tmp_path / "result.png"
+    durations = ["--durations", "uniform(1, 5) + suspension(0.1)"]
+    cache = ["--cache", str(tmp_path / "cache")]
+    assert (
+        main(["run", *SMALL, *FREE, *durations, *cache, "--seed", "3", "--output", str(file), "--plot", str(image)])
+        == 0
+    )
+    assert "fedasync on free_running" in capsys.readouterr().out and image.stat().st_size > 5000
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    clock = afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 5) + afl.clock.suspension(0.1))
+    parts = afl.data.synthetic(clients=6, max_size=60), afl.models.logistic(10), afl.Client(learning_rate=0.05, steps=2)
+    same = afl.Simulation(*parts, afl.server.fedasync(), clock).run(6, seed=3)
+    loaded = afl.load(file)
+    np.testing.assert_array_equal(loaded["time"], same["time"])
+    np.testing.assert_allclose(loaded["accuracy"], same["accuracy"], rtol=1e-6)
+    grid = tmp_path / "grid.nc"
+    axes = ["--axis", "server.alpha=0.2,0.6", "--axis", "seed=2:4"]
+    assert main(["sweep", *SMALL, *FREE, *durations, *axes, "--output", str(grid)]) == 0
+    assert re.search(r"\n +0\.6 ", capsys.readouterr().out)  # a column per axis
+    assert afl.load(grid)["seed"].values.tolist() == [2, 3]
+    assert main(["sweep", *SMALL, *FREE, *axes, "--plan"]) == 0
+    assert re.search(r"members +4\n", capsys.readouterr().out)
+    picture, page = tmp_path / "sweep.svg", tmp_path / "page.html"
+    assert main(["plot", str(grid), "--kind", "accuracy_vs_steps", "--xlim", "0,", "--output", str(picture)]) == 0
+    assert main(["report", str(file), "--output", str(page)]) == 0 and page.stat().st_size > 5000
+    assert main(["plot", str(file), "--kind", "timeline", "--metric", "loss", "--output", str(picture)]) == 2
+    assert "takes no --metric" in capsys.readouterr().err
+    file.write_bytes(file.read_bytes()[:2000])
+    assert main(["plot", str(file), "--output", str(picture)]) == 2 and str(file) in one_line(capsys)
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_before_any_server_step(capsys):
-    assert main(["run", *SMALL, *FREE, "--stop-at", "0.0001", "--seed", "1"]) == 0
+def test_runs_that_fail_are_named_and_exit_with_1_if_all_do(capsys):
+    broken = [*SMALL, "--model", "mlp", "--server-steps", "4"]
+    assert main(["run", *broken, "--client.learning-rate", "1e30"]) == 1
+    assert "stopped being finite at server step" in capsys.readouterr().err
+    assert main(["sweep", *broken, "--axis", "client.learning_rate=0.1,1e30"]) == 0
+    shown = capsys.readouterr()
+    assert "failed" in shown.out and "1 of 2 runs" in shown.err and "client.learning_rate=1e+30" in shown.err
+
+
+@pytest.mark.slow
+def test_compare_tune_and_their_folders(tmp_path: pathlib.Path, capsys: Any) -> None:
+    clock = ["--clock.concurrency", "4"]
+    methods = {"A": "--server fedbuff --clock.buffer 2", "B": "--server fedasync --server.alpha 0.3"}
+    given = [word for name, text in methods.items() for word in ("--method", f"{name}={text}")]
+    how = ["--seeds", "2", "--until", "time=9", "--targets", "0.1", "--folder", str(tmp_path / "folder")]
+    assert main(["compare", *SMALL, *clock, *given, *how]) == 0
     said = capsys.readouterr().out
-    assert "0.0 s" in said
-    assert "ended by a limit: accuracy " in said
+    folder = tmp_path / "moved"
+    (tmp_path / "folder").rename(folder)
+    table = afl.Comparison.gather(folder).table(reference="A", targets=0.1)
+    assert said.startswith(table)
+    assert main(["resume", str(folder)]) == 0 and capsys.readouterr().out.startswith(table)
+    assert main(["gather", str(folder)]) == 0
+    assert capsys.readouterr().out == "A: 2 of 2 members are finished\nB: 2 of 2 members are finished\n"
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), "--output", str(page)]) == 0
+    assert "paired by seed, at 9 s simulated" in page.read_text()
+    capsys.readouterr()
+    grid = ["--axis", "client.learning_rate=1e-9,0.02", "--axis", "clock.before_step=false", "--server-steps", "8"]
+    assert main(["tune", *SMALL, *clock, "--server", "fedbuff", "--validation", "0.2", *grid]) == 0
+    said = capsys.readouterr().out
+    flags = "--client.learning-rate 0.02 --clock.no-before-step"
+    assert "| **client.learning_rate=0.02" in said and said.splitlines()[-1] == f"in jaxafl run: {flags}"
 
 
-def test_a_warning_is_printed_once_and_without_a_line_of_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with warnings.catch_warnings():
-        monkeypatch.setattr(warnings, "showwarning", lambda *place, **how: print("as usual", file=sys.stderr))
-        print_warnings()
-        warnings.simplefilter("always")
-        for message in ("a small buffer", "a small buffer", "a large one"):
-            warnings.warn(message, stacklevel=1)
-        warnings.warn("of a developer", DeprecationWarning, stacklevel=1)
-    expected = "jaxafl: warning: a small buffer\njaxafl: warning: a large one\nas usual\n"
-    assert capsys.readouterr().err == expected
+@pytest.mark.slow
+def test_a_run_goes_further_than_it_was_asked_to(tmp_path: pathlib.Path) -> None:
+    run = ["run", *SMALL, "--clock.concurrency", "4", "--server", "fedbuff", "--clock.buffer", "2", "--eval-every", "4"]
+    output = tmp_path / "result.nc"
+    assert main([*run, "--server_steps", "4", "--folder", str(tmp_path / "run"), "--output", str(output)]) == 0
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert main(["resume", str(tmp_path / "moved"), "--server-steps", "12"]) == 0
+    longer = afl.load(output)
+    assert longer.eval_step.values.tolist() == [0, 4, 8, 12]
+    assert main([*run, "--server-steps", "12", "--output", str(tmp_path / "whole.nc")]) == 0
+    np.testing.assert_array_equal(longer.loss, afl.load(tmp_path / "whole.nc").loss)
+    assert main(["resume", str(tmp_path / "moved"), "--until", "updates=32"]) == 0
+    assert afl.load(output).sizes["step"] == 16

@@ -1,152 +1,94 @@
-"""`jaxafl doctor`: it finds what is there, says what is missing, and survives whatever is broken."""
+"""`jaxafl doctor`, `data`, `init` and `quickstart`."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import pathlib
-import tomllib
+import signal
+import subprocess
+import sys
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 
-import jaxafl
-from jaxafl.cli import main, surroundings
+import jaxafl as afl
+from jaxafl.cli import doctor, main, quickstart
 from jaxafl.cli.catalogue import offered
-from jaxafl.cli.doctor import PURPOSES, examination
-from jaxafl.cli.surroundings import devices, extra_of, extras, nvidia, packages
 
-PYPROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
-HEADER = """+-------------------------------------------------------------------------+
-| NVIDIA-SMI 570.133.20      Driver Version: 570.133.20     {cuda}      |
-+-----------------------------------------+------------------------+------+
-"""
+HEADER = "| NVIDIA-SMI 570.133.20      Driver Version: 570.133.20     {cuda}      |"
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX is not asked, and looking leaves no trace in the environment."""
-    found = {"default": "cpu", "found": [{"platform": "cpu", "kind": "cpu", "bytes": None}], "said": ""}
-    monkeypatch.setattr(surroundings, "devices", lambda: found)
+    monkeypatch.setattr(doctor, "devices", lambda: {"cpu:0": "cpu"})
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
-def driver(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, cuda: str) -> None:
-    """A driver whose `nvidia-smi` says a version."""
-    command = folder / "nvidia-smi"
-    header = HEADER.format(cuda=cuda)
-    listed = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
-    command.write_text(f"#!/bin/sh\nif [ $# = 1 ]; then echo '{listed}'; else echo '{header}'; fi\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
 
 
 def test_it_names_versions_devices_datasets_and_extras(quick, tmp_path, capsys):
     assert main(["doctor", "--data-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
-    assert f"jaxafl {jaxafl.__version__}" in shown and f"jax {importlib.metadata.version('jax')}" in shown
-    assert "cpu: cpu" in shown
+    assert afl.__version__ in shown and importlib.metadata.version("jax") in shown and "cpu:0" in shown
     for name in {*offered("datasets")} - {"synthetic", "from_leaf"}:
         assert f"  {name} " in shown
     assert f"  {'mnist':<20} missing; jaxafl data mnist downloads it\n" in shown
     for extra in importlib.metadata.metadata("jaxafl").get_all("Provides-Extra"):
         assert f"\n  {extra} " in shown
-
-
-def test_as_json_it_is_what_examination_gives(quick, tmp_path, capsys):
+    assert main(["data", "--data-dir", str(tmp_path)]) == 0
+    assert "missing; jaxafl data mnist downloads it" in capsys.readouterr().out
     assert main(["doctor", "--json", "--no-data", "--data-dir", str(tmp_path)]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    found = json.loads(json.dumps(examination(False, tmp_path)))
-    kept, now = shown.pop("compiled_programs"), found.pop("compiled_programs")  # other tests compile meanwhile
-    assert kept["folder"] == now["folder"] and kept["programs"] <= now["programs"]
-    assert shown == found
-    assert shown["data"] == {"directory": str(tmp_path)}
-    assert shown["versions"]["jaxafl"] == jaxafl.__version__
+    found = json.loads(capsys.readouterr().out)
+    assert found["versions"]["jaxafl"] == afl.__version__ and found["data"] == {"directory": str(tmp_path)}
 
 
-def test_each_damaged_part_is_a_separate_error(quick, tmp_path):
+def test_each_damaged_part_is_a_separate_error(quick, monkeypatch, tmp_path):
     (tmp_path / "mnist").mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (tmp_path / "mnist" / f"{name}-ubyte").write_bytes(b"no images")
-    found = dict(surroundings.datasets(tmp_path))
-    assert "train-images-idx3-ubyte" in found["mnist"]["error"] and "was not found" not in found["mnist"]["error"]
-    assert "was not found" in found["fashion_mnist"]["error"] and "was not found" in found["femnist"]["error"]
+    found = dict(doctor.datasets(tmp_path))
+    assert "train-images-idx3-ubyte" in found["mnist"] and "missing" in found["fashion_mnist"]
+    for part in ("packages", "devices", "nvidia", "extras", "datasets"):
+        monkeypatch.setattr(doctor, part, lambda *_: 1 / 0)
+    found = doctor.examination(True, tmp_path)
+    for section in ("versions", "devices", "nvidia", "extras", "data"):
+        assert found[section]["error"] == "ZeroDivisionError: division by zero"
 
 
-@pytest.mark.parametrize("part", ["packages", "devices", "nvidia", "extras", "compiled_programs", "datasets"])
-@pytest.mark.parametrize("form", [["--json"], pytest.param([], marks=pytest.mark.slow)])
-def test_it_survives_whatever_is_broken(part, form, quick, monkeypatch, tmp_path, capsys):
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("broken as it can be")
-
-    monkeypatch.setattr(surroundings, part, broken)
-    assert main(["doctor", *form, "--data-dir", str(tmp_path)]) == 0
-    assert part == "packages" or "broken as it can be" in capsys.readouterr().out
-
-
-def test_devices_are_those_of_a_fresh_process() -> None:
-    found = devices()
-    assert found["default"] in {one["platform"] for one in found["found"]} and found["said"] == ""
-
-
-@pytest.mark.slow
-def test_a_platform_that_is_not_there_is_said(monkeypatch, quick, tmp_path, capsys):
+def test_devices_are_those_of_a_fresh_process_that_may_end(monkeypatch):
+    assert any(name.startswith("cpu") for name in doctor.devices())
+    monkeypatch.setattr(doctor, "_DEVICES", "import os; os.abort()")
+    assert doctor.devices() == {"error": "the process ended with code -6"}
+    monkeypatch.setattr(doctor, "_DEVICES", "raise RuntimeError('no such platform')")
+    assert doctor.devices() == {"error": "RuntimeError: no such platform"}
     monkeypatch.setenv("JAX_PLATFORMS", "nonsense")
-    found = devices()
-    assert "nonsense" in found["error"]
-    monkeypatch.setattr(surroundings, "devices", lambda: found)
-    assert main(["doctor", "--no-data", "--data-dir", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert f"cannot be found: {found['error']}" in shown
-    assert "JAX_PLATFORMS=nonsense allows no other: unset it" in shown
-    monkeypatch.delenv("JAX_PLATFORMS")
-    assert "JAX_PLATFORMS=cpu" in examination(False, tmp_path)["advice"][0]
-
-
-@pytest.mark.slow
-def test_a_broken_plugin_is_said_and_the_cpu_found(monkeypatch, tmp_path):
-    plugin = tmp_path / "jax_plugins" / "broken"
-    plugin.mkdir(parents=True)
-    (plugin / "__init__.py").write_text("def initialize():\n    raise OSError('libbroken.so.1: no such file')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = devices()
-    assert found["default"] == "cpu" and "OSError: libbroken.so.1: no such file" in found["said"]
-    assert "Traceback" not in found["said"] and "File " not in found["said"]
-
-
-def test_a_process_that_is_killed_is_an_error(monkeypatch):
-    monkeypatch.setattr(surroundings, "_DEVICES", "import os; os.abort()")
-    assert devices()["error"] == "the process was ended by signal 6"
-    monkeypatch.setattr(surroundings, "_DEVICES", "import time; time.sleep(60)")
-    monkeypatch.setattr(surroundings, "_SECONDS", 0.2)
-    assert "no answer from JAX" in devices()["error"]
+    assert "JAX_PLATFORMS='nonsense'" in doctor.examination(False)["advice"]["devices"]
 
 
 @pytest.mark.parametrize(
     ("said", "cuda", "extra"),
     [
         ("CUDA Version: 12.8 ", "12.8", "cuda12"),
-        ("CUDA Version: 13.0 ", "13.0", "cuda13"),
         ("CUDA UMD Version: 13.1 ", "13.1", "cuda13"),
+        ("CUDA Version: 14.1 ", "14.1", "cuda13"),
         ("CUDA Version: 11.4 ", "11.4", ""),
         ("CUDA Version: N/A ", "", ""),
     ],
 )
 def test_the_extra_is_the_newest_that_the_driver_runs(said, cuda, extra, tmp_path, monkeypatch, quick):
-    driver(tmp_path, monkeypatch, said)
-    assert nvidia() == {"gpus": ["GPU 0: NVIDIA H200"], "cuda": cuda, "extra": extra}
-    (advice,) = examination(False, tmp_path)["advice"]
+    command = tmp_path / "nvidia-smi"
+    listed = "GPU 0: NVIDIA H200 (UUID: GPU-1)"
+    command.write_text(f"#!/bin/sh\nif [ $# = 1 ]; then echo '{listed}'; else echo '{HEADER.format(cuda=said)}'; fi\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert doctor.nvidia() == {"GPU 0": "NVIDIA H200", "CUDA": cuda}
+    advice = doctor.examination(False, tmp_path)["advice"]["GPU"]
     assert f'pip install "jaxafl[{extra}]"' in advice if extra else "CUDA 12 or newer" in advice
-
-
-def test_without_a_driver_there_is_nothing_to_advise(tmp_path, monkeypatch, quick):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert nvidia() is None
-    assert examination(False, tmp_path)["advice"] == []
-
-
-def test_newer_drivers_run_cuda_13():
-    assert [extra_of(cuda) for cuda in ("14.1", "13.0", "12.0", "11.8", "")] == ["cuda13", "cuda13", "cuda12", "", ""]
+    monkeypatch.setenv("PATH", "")
+    assert doctor.nvidia() == {} and doctor.examination(False, tmp_path)["advice"] == {}
 
 
 def test_extras_lack_what_is_absent_or_too_old_also_behind_other_extras(tmp_path, monkeypatch):
@@ -162,9 +104,83 @@ def test_extras_lack_what_is_absent_or_too_old_also_behind_other_extras(tmp_path
         given = sorted({one.split("'")[1] for one in needs if "extra" in one})
         (info / "METADATA").write_text("\n".join([*lines, *(f"Provides-Extra: {one}" for one in given)]) + "\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert extras("outer") == {"all": ["lost"], "here": [], "new": ["numpy"], "some": ["absent"]}
-    assert packages("outer") == {"inner": "1.0", "numpy": importlib.metadata.version("numpy")}
+    found = {extra: text.partition(":")[0] for extra, text in doctor.extras("outer").items()}
+    assert found == {"all": "needs lost", "here": "is there", "new": "needs numpy", "some": "needs absent"}
+    assert doctor.packages("outer") == {"inner": "1.0", "numpy": importlib.metadata.version("numpy")}
 
 
-def test_every_extra_has_its_purpose() -> None:
-    assert {*PYPROJECT["project"]["optional-dependencies"]} <= {*PURPOSES}
+@pytest.fixture
+def made(tmp_path: pathlib.Path) -> pathlib.Path:
+    assert main(["init", str(tmp_path / "new" / "mine")]) == 0
+    return tmp_path / "new" / "mine"
+
+
+def test_init_fills_an_empty_folder_and_refuses_any_other(made, capsys):
+    assert sorted(path.name for path in made.iterdir()) == [".gitignore", "README.md", "experiment.py", "job.slurm"]
+    compile((made / "experiment.py").read_text(), "experiment.py", "exec")
+    assert subprocess.run(["bash", "-n", made / "job.slurm"]).returncode == 0
+    assert main(["init", str(made)]) == main(["init", str(made / "README.md")]) == 2
+    assert f"{made} is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_experiment_runs_and_a_second_call_has_nothing_left_to_do(made):
+    command = [sys.executable, "experiment.py", "--smoke"]
+    first = subprocess.run(command, cwd=made, capture_output=True, text=True)
+    assert first.returncode == 0, first.stderr
+    assert "| FedBuff |" in first.stdout and "| mine |" in first.stdout
+    kept = {path: path.stat().st_mtime_ns for path in (made / "smoke").rglob("*.nc")}
+    second = subprocess.run(command, cwd=made, capture_output=True, text=True)
+    table = (made / "smoke" / "table.md").read_text()
+    assert table in first.stdout and table in second.stdout
+    assert kept and kept == {path: path.stat().st_mtime_ns for path in (made / "smoke").rglob("*.nc")}
+
+
+@pytest.mark.slow
+def test_a_job_whose_time_is_up_is_saved_and_queued_again(made, tmp_path):
+    """With an `srun` that runs the command, and an `scontrol` that notes what it is asked for."""
+    commands = {
+        "srun": 'exec "$@"',
+        "scontrol": f'echo "$@" >> {tmp_path}/asked',
+        "python": f'exec {sys.executable} "$@"',
+    }
+    for name, line in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    command = ["bash", "job.slurm", "--seeds", "1", "--server-steps", "100000"]
+    job = subprocess.Popen(command, cwd=made, env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
+    children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    while not list((made / "results").rglob("checkpoint.npz")) and time.monotonic() < deadline and job.poll() is None:
+        time.sleep(0.5)
+    os.kill(int(children.read_text().split()[0]), signal.SIGUSR1)  # as Slurm does to what `srun` has started
+    error = job.communicate(timeout=300)[1]
+    assert job.returncode == 138 and "interrupted by SIGUSR1" in error and "saved in" in error, error
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+
+
+@pytest.mark.slow
+def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
+    # a network that compiles quickly
+    monkeypatch.setattr(quickstart.models, "cnn_asyncfeded", lambda classes, features: afl.models.logistic(classes))
+    assert main(["quickstart", "--budget", "100", "--output-dir", str(tmp_path), "--no-progress"]) == 0
+    shown = capsys.readouterr().out
+    methods = ["FedAvg", "FedAsync", "FedBuff", "FADAS", "AsyncFedED"]
+    for text in (*methods, "accuracy", "staleness", "100 local steps", "majority class", "7.4%", "not a ranking"):
+        assert text in shown
+    assert (tmp_path / "quickstart.png").stat().st_size > 5000
+    loaded = afl.load(tmp_path / "quickstart.nc")
+    assert loaded["method"].values.tolist() == methods
+    made = loaded["local_steps"].sum(("step", "arrival")).values
+    assert (made[:4] == 100).all() and 100 <= made[4] < 120
+
+
+@pytest.mark.slow
+@pytest.mark.optimised  # trains more than it compiles
+def test_every_method_of_quickstart_ends_well_above_the_majority_class(tmp_path: pathlib.Path) -> None:
+    assert main(["quickstart", "--output-dir", str(tmp_path), "--no-progress"]) == 0
+    found = afl.load(tmp_path / "quickstart.nc")
+    assert (found["accuracy"].max("evaluation") > 0.5).all()
+    steps = found["local_steps"].sum(("step", "arrival")).values
+    assert np.all((steps >= 4000) & (steps <= 4020))

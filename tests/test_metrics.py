@@ -15,7 +15,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks import Best, StopAt
-from jaxafl.cli import tables
+from jaxafl.cli.show import show_result
 from jaxafl.models.metrics import better_of
 
 DATA = afl.data.synthetic(1.0, 1.0, clients=4, max_size=60).with_validation(0.3, seed=0)
@@ -129,7 +129,7 @@ def test_where_the_way_matters_and_is_not_known_nothing_runs(
     sim = simulation(distrust)
     result = afl.sweep(sim, {"seed": [0, 1]}, 2)
     found = afl.Comparison({"a": result, "b": result.copy()})
-    tables.show_result(result)
+    show_result(result)
     assert (
         "no accuracy" not in (shown := capsys.readouterr().out)
         and f"{result.loss.min('evaluation').mean():.4g}" in shown

@@ -1,7 +1,7 @@
-"""Constructors that a command line can name, of datasets, partitions, models, servers and clocks, with their options.
+"""Constructors that a command line can name, with their options.
 
-Nothing is registered: the package's constructors are found by the methods of the objects that they make. A user's
-constructor is named `package.module:name`. Options are read from signature, fields and docstring.
+They are the public names of the package that make an object of a kind, and `package.module:name` of users. Options come
+from signature, fields and docstring.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import docstring_parser
-import jax.typing
-import numpy.typing
 import optax
 
-from jaxafl.client import Client
+from jaxafl import client, clock, data, models, presets, server
+from jaxafl.client import attack, correction, upload
+from jaxafl.data import partition
 from jaxafl.models import Metric
-from jaxafl.options import Bounds, UserError, bounds_of, did_you_mean, types_of
+from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, types_of
 from jaxafl.options.checks import MOST
-from jaxafl.server import Needs
+from jaxafl.server import Needs, aggregate
 
-REQUIRED = dataclasses.MISSING
-KINDS = {  # kind -> package, and methods, one of which every object of the kind has
-    "datasets": ("jaxafl.data", ("fetch", "partition")),
-    "partitions": ("jaxafl.data.partition", ("split",)),
-    "models": ("jaxafl.models", ("bound",)),
-    "servers": ("jaxafl.server", ("update",)),
-    "presets": ("jaxafl.presets", ("server",)),
-    "clocks": ("jaxafl.clock", ("next",)),
-    "durations": ("jaxafl.clock", ("draw",)),
-    "uploads": ("jaxafl.client.upload", ("apply",)),
-    "corrections": ("jaxafl.client.correction", ("finish",)),
-    "aggregates": ("jaxafl.server.aggregate", ("least_arrivals",)),
-    "attacks": ("jaxafl.client.attack", ("forge",)),
+REQUIRED = "required"
+KINDS: dict[str, tuple[Any, tuple[type, ...]]] = {  # kind -> module, and classes of its objects
+    "datasets": (data, (data.Dataset, data.FederatedData)),
+    "partitions": (partition, (partition.Partition,)),
+    "models": (models, (models.Model,)),
+    "servers": (server, (server.Server,)),
+    "presets": (presets, (presets.Preset,)),
+    "clocks": (clock, (clock.Clock,)),
+    "durations": (clock, (clock.Duration,)),
+    "uploads": (upload, (upload.Upload,)),
+    "corrections": (correction, (correction.Correction,)),
+    "aggregates": (aggregate, (aggregate.Aggregate,)),
+    "attacks": (attack, (attack.Attack,)),
 }
 QUESTIONS = {
     "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",
@@ -53,34 +53,21 @@ QUESTIONS = {
 # picky_sgd refuses by itself, the others on their papers' clocks; a preset does not say what its server keeps
 _ANSWERS = dict.fromkeys(("malenia", "throttle", "ringmaster", "rennala", "picky_sgd"), "refused")
 _ANSWERS |= {"fedvarp": "remembered"}
-_ARRAYS = (jax.typing.ArrayLike, numpy.typing.ArrayLike)  # types without a form on a command line
-_SUPPLIED = ("data_dir", "num_classes")  # given by --data-dir and by the data, so not options of a part
-_OPTIMIZERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
+_OPTIMISERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
+_SUPPLIED = ("data_dir", "num_classes")  # by --data-dir and by the data
+_WRITTEN = (float, int, str, bool, typing.Literal, tuple, Sequence)  # types that have a text
 _PROXIMAL = "FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient."
-# name of a type, in order of preference -> its type on a command line; `None` for arrays, which only expressions give
-_TYPES: dict[str, Any] = {
-    "Duration": str,
-    "Clock": str,
-    "Upload": str,
-    "Correction": str,
-    "Aggregate": str,
-    "Literal": typing.Literal,
-    "float": int | float,
-    "int": int,
-}
-_TYPES |= {"str": str, "bool": bool, "Sequence": tuple, "tuple": tuple, "ndarray": None}
-_WORDS = {"Literal": "str", "Sequence": "list", "tuple": "list", "ndarray": "array"}
 
 
 class Option(NamedTuple):
     """Option of a constructor."""
 
     name: str
-    type: str  # in words; a "duration" is written as an expression
+    type: str  # in words
     default: Any  # REQUIRED if there is none
     allowed: str  # values or bounds, in words
     help: str
-    typed: Any  # type on a command line
+    hint: Any  # annotation
 
 
 class Constructor(NamedTuple):
@@ -98,108 +85,127 @@ class Constructor(NamedTuple):
         needs = getattr(self.call, "needs", None)
         if isinstance(needs, Needs) and (needs.client_rows or needs.client_models):
             return "remembered"
-        if self.name in _ANSWERS:
-            return _ANSWERS[self.name]
         fresh = "synchronous" in self.clocks and "free_running" not in self.clocks
-        return "waits" if fresh else "tolerated"
+        return _ANSWERS.get(self.name, "waits" if fresh else "tolerated")
 
 
 @functools.cache
 def offered(kind: str) -> dict[str, Constructor]:
     """Returns the constructors of a kind by name; `kind` is a key of `KINDS`, "optimisers" or "local training"."""
-    if kind in ("optimisers", "local training"):
-        return {call.__name__: describe(call) for call in (_OPTIMIZERS if kind == "optimisers" else [Client])}
-    module = importlib.import_module(KINDS[kind][0])
-    every = [getattr(module, name) for name in sorted(module.__all__) if name.islower()]
-    found = {call.__name__: describe(call, kind == "durations") for call in every if _makes(call, kind)}
+    if kind in KINDS:
+        module, made = KINDS[kind]
+        every = (getattr(module, name) for name in sorted(module.__all__) if name.islower())
+        calls = [call for call in every if _makes(call, made)]
+    else:
+        calls = list(_OPTIMISERS) if kind == "optimisers" else [client.Client]
+    found = {call.__name__: describe(call) for call in calls}
     if kind == "servers":  # FedProx is FedAvg with another client
-        mu = Option("mu", "float", 0.01, ">= 0, also one per client", "μ of the proximal term.", int | float)
-        options = (*found["fedavg"].options, mu)
-        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL, options=options)
-    return dict(sorted(found.items()))
+        mu = Option("mu", "float", 0.01, ">= 0, also one per client", "μ of the proximal term.", float)
+        found["fedprox"] = found["fedavg"]._replace(
+            name="fedprox", summary=_PROXIMAL, options=(*found["fedavg"].options, mu)
+        )
+    return dict(sorted(found.items())) if kind in KINDS else found
 
 
 def find(name: str, kind: str) -> Constructor:
-    """Returns the constructor with a name, or a user's `package.module:name`, also from the current directory.
+    """Returns the constructor with a name, or a user's `package.module:name`.
 
     Raises:
-        UserError: the name is unknown, or of a constructor of something else.
+        UserError: the name is unknown.
         ImportError: the module was not found.
     """
-    what = kind.removesuffix("s")
-    place, colon, _ = name.partition(":")
-    if not (place and colon):
-        if kind == "servers" and name in offered("presets"):
-            written = " ".join((inspect.getdoc(offered("presets")[name].call) or "").split())
-            line = written.partition("In a shell: `")[2].partition("`")[0]
-            raise UserError(f"{name} is a server on a certain clock; write {line}")
-        if name not in offered(kind):
-            close = did_you_mean(name, offered(kind))
-            known = f"{', '.join(offered(kind))}, or name your own as package.module:name"
-            raise UserError(f"there is no {what} {name!r}{f'{close} Choose' if close else '; choose'} from {known}")
-        return offered(kind)[name]
-    call = _imported(name, what)
-    if isinstance(call, type) and kind in KINDS and not _makes(call, kind):
-        raise UserError(f"{name} is no {what}: it has no method {' or '.join(KINDS[kind][1])}")
-    return describe(call)._replace(name=name)
+    if ":" in name:
+        return describe(imported(name))._replace(name=name)
+    if kind == "servers" and name in offered("presets"):
+        written = " ".join((inspect.getdoc(offered("presets")[name].call) or "").split())
+        line = written.partition("In a shell: `")[2].partition("`")[0]
+        raise UserError(f"{name} is a server on a certain clock; write {line}")
+    if name not in offered(kind):
+        known = f"{', '.join(offered(kind))}, or package.module:name of your own"
+        close = did_you_mean(name, offered(kind))
+        raise UserError(f"there is no {kind.removesuffix('s')} {name!r}{close or ';'} Choose from {known}")
+    return offered(kind)[name]
 
 
-def metrics_of_text(text: str) -> dict[str, Any]:
-    """Returns the metrics of whole sets that `--metrics NAME=MODULE:FUNCTION,...` names."""
-    found = {}
-    for one in text.split(","):
-        name, equals, place = one.strip().partition("=")
-        if not (name and equals and all(place.partition(":"))) or name in found:
-            raise UserError(
-                f"--metrics {text!r}: expected NAME=MODULE:FUNCTION,..., each name once, e.g. f1=my_metrics:macro_f1"
-            )
-        found[name] = _imported(place, "metric")
-    return found
-
-
-def _imported(name: str, what: str) -> Any:
-    """Imports a user's `package.module:name`, also from the current directory."""
+def imported(name: str) -> Any:
+    """Imports `package.module:name`, also from the current directory."""
     place, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    call = getattr(importlib.import_module(place), attribute, None)
-    if not (callable(call) or isinstance(call, Metric)):
-        raise UserError(f"there is no {what} {name!r}: the module {place} has no class or function {attribute!r}")
-    return call
+    found = getattr(importlib.import_module(place), attribute, None)
+    if not (callable(found) or isinstance(found, Metric)):
+        raise UserError(f"there is no {name!r}: the module {place} has no class or function {attribute!r}")
+    return found
 
 
-def describe(call: Any, arrays: bool = False) -> Constructor:
-    """Describes a constructor by signature, fields and docstring, without options that a command line cannot give.
-
-    Args:
-        call: the constructor.
-        arrays: include options that are arrays.
-    """
-    options = []
-    helps = _helps(call)
-    plain_class = isinstance(call, type) and not hasattr(call, "is_part")
-    hints = types_of(vars(call).get("__init__", call) if plain_class else call)
-    bounds = {field.name: bounds_of(field) for field in dataclasses.fields(call)} if hasattr(call, "is_part") else {}
+def describe(call: Any) -> Constructor:
+    """Describes a constructor by signature, fields and docstring."""
+    helps, options = _helps(call), []
+    bounds = {one.name: bounds_of(one) for one in (dataclasses.fields(call) if hasattr(call, "is_part") else ())}
+    plain = isinstance(call, type) and not hasattr(call, "is_part")
+    hints = types_of(vars(call).get("__init__", call) if plain else call)
     for name, parameter in inspect.signature(call).parameters.items():
-        kind, typed = _typed(hints.get(name, parameter.annotation), parameter.default)
-        supplied = name in _SUPPLIED or (name, typed) == ("download", bool)  # --download; a clock's is a probability
-        if kind and (arrays or (typed is not None and not supplied)):
-            default = REQUIRED if parameter.default is parameter.empty else parameter.default
-            allowed = _allowed(kind, typed, bounds.get(name, Bounds()))
-            options.append(Option(name, kind, default, allowed, helps.get(name, ""), typed))
-    doc = inspect.getdoc(call) or ""
-    summary = "" if doc.startswith(f"{call.__name__}(") else " ".join(doc.partition("\n\n")[0].split())
+        default = REQUIRED if parameter.default is parameter.empty else parameter.default
+        hint = hints.get(name, float if default is REQUIRED else type(default))
+        supplied = name in _SUPPLIED or (name, hint) == ("download", bool)  # a clock's `download` is a probability
+        listed = _is_written(hint) or (default is REQUIRED and hasattr(call, "is_part"))
+        if listed and not supplied and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            allowed = _allowed(hint, bounds.get(name, Bounds()))
+            options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
+    summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
     return Constructor(call.__name__, call, summary, tuple(options), tuple(sorted(getattr(call, "clocks", ()))))
 
 
-def _makes(call: Any, kind: str) -> bool:
-    """Returns True if a constructor makes an object of a kind, and a command line can give its required options."""
+def members_of(hint: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or the single type."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def choices_of(hint: Any) -> list[Any]:
+    """Returns the values of the `Literal` types in a union."""
+    literals = [one for one in members_of(hint) if typing.get_origin(one) is typing.Literal]
+    return [value for one in literals for value in typing.get_args(one)]
+
+
+def parts_of(hint: Any) -> tuple[type, ...]:
+    """Returns the kinds of parts in a union: those options are written as expressions."""
+    every = tuple(one for _, made in KINDS.values() for one in made if issubclass(one, Part))
+    return tuple(one for one in members_of(hint) if isinstance(one, type) and issubclass(one, every))
+
+
+def _words(hint: Any) -> str:
+    """Returns a type in words."""
+    members = members_of(hint)
+    names = {"Literal": "str", "Sequence": "list", "tuple": "list"}
+    words = [names.get(one.__name__, one.__name__.lower()) for one in members if _is_written(one)] or ["list"]
+    words = ["float"] if float in members else list(dict.fromkeys(words))
+    return " | ".join([*words, *["None"] * (type(None) in members)])
+
+
+def _is_written(hint: Any) -> bool:
+    """Returns True if a command line can give values of a type: numbers, words, lists and parts."""
+    members = [typing.get_origin(one) or one for one in members_of(hint)]
+    return bool(parts_of(hint) or {*members} & {*_WRITTEN}) and bytes not in members  # NumPy's `ArrayLike` has it
+
+
+def _allowed(hint: Any, bounds: Bounds) -> str:
+    """Returns values or bounds in words."""
+    limits = [
+        f"{sign} {limit:g}"
+        for sign, limit in bounds.limits().items()
+        if limit != MOST and {int, float} & {*members_of(hint)}
+    ]
+    return ", ".join([*map(str, choices_of(hint)), *limits, *["also one per client"] * bounds.per_client])
+
+
+def _makes(call: Any, made: tuple[type, ...]) -> bool:
+    """Returns True if a constructor makes such an object, and a command line can give its required options."""
     returned = call if isinstance(call, type) else types_of(call).get("return")
-    if not isinstance(returned, type) or not any(hasattr(returned, method) for method in KINDS[kind][1]):
+    if not isinstance(returned, type) or not issubclass(returned, made):
         return False
-    every = inspect.signature(call).parameters.values() if returned is not call else ()
-    needed = [types_of(call).get(one.name) for one in every if one.default is one.empty]
-    return all(_typed(hint, None)[0] and hint not in _ARRAYS for hint in needed)
+    every = () if returned is call else inspect.signature(call).parameters.values()
+    given = {*_SUPPLIED, *(option.name for option in describe(call).options)}
+    return all(one.name in given for one in every if one.default is one.empty)
 
 
 def _helps(call: Any) -> dict[str, str]:
@@ -210,28 +216,3 @@ def _helps(call: Any) -> dict[str, str]:
             parsed = docstring_parser.parse(documented.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
             found |= {one.arg_name: " ".join((one.description or "").split()) for one in parsed.params}
     return found
-
-
-def _typed(annotation: Any, default: Any) -> tuple[str, Any]:
-    """Returns a type in words ("" if a command line cannot give it), and the type on a command line."""
-    annotation = type(default) if annotation is inspect.Parameter.empty else annotation
-    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    parts = {getattr(part, "__name__", ""): part for part in (typing.get_args(annotation) if union else [annotation])}
-    name = next((name for name in _TYPES if name in parts), "")
-    typed: Any = parts[name] if name in ("Literal", "tuple") else _TYPES.get(name)
-    if name == "Sequence":
-        typed = tuple[(*typing.get_args(parts[name]), ...)]  # type: ignore[misc]
-    word = _WORDS.get(name, name.lower())
-    if name == "Literal" and "int" in parts:
-        word, typed = "int | str", int | typed
-    return (f"{word} | None", typed | None) if typed and "NoneType" in parts else (word, typed)
-
-
-def _allowed(kind: str, typed: Any, bounds: Bounds) -> str:
-    """Returns values or bounds in words."""
-    for literal in (typed, *typing.get_args(typed)):
-        if typing.get_origin(literal) is typing.Literal:
-            return ", ".join(typing.get_args(literal))
-    words = [f"{sign} {limit:g}" for sign, limit in bounds.limits().items() if limit != MOST]
-    words += ["also one per client"] if bounds.per_client else []
-    return ", ".join(words) if kind.startswith(("int", "float")) else ""

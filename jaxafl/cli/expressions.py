@@ -1,134 +1,123 @@
-"""Objects from the expressions of a command line, such as durations and uploads, without evaluating other code."""
+"""Values of options from their text: numbers, words, files, and expressions such as `uniform(1, 5) + suspension(0.1)`.
+
+An expression is read by `ast` and never evaluated as code: its names are the parts in `__all__` of the modules below.
+"""
 
 from __future__ import annotations
 
 import ast
-import inspect
+import contextlib
 import operator
+import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
-from jaxafl.cli.catalogue import Constructor, find, offered
-from jaxafl.client.attack import Attack
-from jaxafl.client.correction import Correction
-from jaxafl.client.upload import Upload
-from jaxafl.clock import Clock, Duration, constant
+import numpy as np
+
+from jaxafl import clock
+from jaxafl.cli.catalogue import KINDS, choices_of, imported, members_of, parts_of
 from jaxafl.options import UserError, did_you_mean
-from jaxafl.server.aggregate import Aggregate
 
-EXPRESSIONS = {
-    "duration": "durations",
-    "clock": "durations",
-    "upload": "uploads",
-    "correction": "corrections",
-    "aggregate": "aggregates",
-    "attack": "attacks",
+NONE = ("none", "null", "None")
+_EXPRESSED = ("durations", "clocks", "uploads", "corrections", "aggregates", "attacks")
+_NAMES: dict[str, Callable[..., Any]] = {
+    name: getattr(module, name)
+    for module, _ in (KINDS[kind] for kind in _EXPRESSED)
+    for name in module.__all__
+    if name.islower()
 }
-"""Kind of an expression by the type of the option that takes it."""
-_EXAMPLES = {
-    "durations": "uniform(1, 5) + suspension(0.1)",
-    "uploads": "chain(clip_by_global_norm(1.0), top_k(share=0.01))",
-    "corrections": "feddyn(0.1)",
-    "aggregates": "trimmed_mean(share=0.1)",
-    "attacks": "sign_flip(clients=0.2)",
-}
-_TYPES: dict[str, type] = {
-    "uploads": Upload,
-    "corrections": Correction,
-    "aggregates": Aggregate,
-    "attacks": Attack,
-}
-_LONGEST = 2000
-_MOST_ENTRIES = 1_000_000
-_OPERATORS: dict[type[ast.operator], Any] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
-def parsed(text: str, kind: str = "durations") -> Any:
-    """Builds the object of an expression.
+def read(text: str, hint: Any = Any) -> Any:
+    """Returns the value of an option, or of an axis.
 
-    Allowed are numbers, the durations of `jaxafl.clock`, uploads, corrections, aggregates and attacks of the modules
-    that are called so, and those of users (`package.module:name`). Arguments are numbers (also `inf`), strings, `True`,
-    `False`, `None`, lists and each other, with `+`, `*` and parentheses. Numbers can also be subtracted and divided, a
-    duration divided by a number, and lists joined and repeated: `uniform([1] * 5 + [3] * 5, 5)`.
+    Args:
+        text: a number, a word, a list `[1, 2]`, an expression, `none`, or `@FILE` with a number per client.
+        hint: the option's type; by default the text alone decides.
+
+    Raises:
+        UserError: the text is no such value.
+    """
+    members = members_of(hint)
+    if text in choices_of(hint) or str in members:
+        return None if text in NONE and type(None) in members else text
+    if text in NONE and (hint is Any or type(None) in members or None in choices_of(hint)):
+        return None
+    if text.startswith("@"):
+        return read_numbers(text[1:])
+    if parts := parts_of(hint):
+        return parsed(text, *parts)
+    value: Any = {"true": True, "false": False}.get(text.lower(), text)
+    with contextlib.suppress(ValueError, SyntaxError):
+        value = float(text) if text in ("inf", "nan") else ast.literal_eval(text)
+    if isinstance(value, str) and hint is not Any and not choices_of(hint):
+        raise UserError(f"{text!r} is not a number; expected numbers such as 0.1, 1e-3 or 5")
+    return value
+
+
+def read_numbers(file: str) -> np.ndarray:
+    """Returns the numbers of a file, [N]: an array of NumPy (.npy), or numbers separated by commas, spaces or lines."""
+    try:
+        if file.endswith(".npy"):
+            return np.load(file, allow_pickle=False)
+        return np.asarray([ast.literal_eval(one) for one in re.findall(r"[^\s,]+", pathlib.Path(file).read_text())])
+    except (OSError, ValueError, SyntaxError) as error:
+        expected = "an array of numbers (.npy), or numbers separated by commas, spaces or lines"
+        raise UserError(f"@{file} cannot be read: {error}; expected {expected}") from error
+
+
+def parsed(text: str, *made: type) -> Any:
+    """Builds the part of an expression.
+
+    Allowed are the parts of the package by name, those of users as `package.module:name(...)`, numbers (also `inf`),
+    strings, `True`, `False`, `None`, lists, parentheses, and `+`, `-`, `*` and `/`, as in Python.
 
     Args:
         text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
-        kind: "durations" (or clocks), "uploads", "corrections", "aggregates" or "attacks".
+        *made: the classes of which it must be; a number is also a constant duration.
 
     Raises:
         UserError: the text is another expression, or none.
     """
-    if len(text) > _LONGEST:
-        raise UserError(f"{kind}: {len(text)} characters are too long (at most {_LONGEST}); use Python instead")
     try:
-        value = _value(ast.parse(re.sub(r"(\w):(\w+\()", r"\1.\2", text.strip()), mode="eval").body, kind)
-    except SyntaxError as error:
-        raise UserError(f"{kind} {text!r} is not an expression: {error.msg}; e.g. {_EXAMPLES[kind]!r}") from error
-    except (RecursionError, MemoryError) as error:
-        raise UserError(f"{kind} {text[:40]!r}... is nested too deeply") from error
-    if kind in _TYPES:
-        if not isinstance(value, _TYPES[kind]):
-            raise UserError(f"{kind} {text!r} is no {kind.removesuffix('s')}; e.g. {_EXAMPLES[kind]!r}")
-        return value
-    return value if isinstance(value, Duration | Clock) else constant(value)
+        value = _value(ast.parse(re.sub(r"(\w):(\w+\()", r"\1.\2", text.strip()), mode="eval").body)
+    except UserError:
+        raise
+    except (SyntaxError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise UserError(f"{text[:80]!r}: {error}") from error
+    if clock.Duration in made and isinstance(value, int | float):
+        return clock.constant(value)
+    if not isinstance(value, made):
+        known = [name for name, call in _NAMES.items() if isinstance(call, type) and issubclass(call, made)]
+        raise UserError(f"{text!r} is no {made[0].__name__.lower()}; expected an expression of {', '.join(known)}")
+    return value
 
 
-def _named(name: str, keywords: list[ast.keyword], kind: str) -> Constructor | None:
-    """Returns the constructor with a name, or that of `module.name`; `None` if there is none."""
-    if not re.fullmatch(r"[\w.]+", name) or not all(one.arg for one in keywords):
-        return None
-    if "." not in name:
-        return offered(kind).get(name) or (offered("clocks").get(name) if kind == "durations" else None)
-    found = find(":".join(name.rsplit(".", 1)), kind)
-    return found if isinstance(found.call, type) else None
-
-
-def _value(node: ast.expr, kind: str, term: bool = True) -> Any:
-    """Returns the value of an expression: an object or a number, or if not `term`, another argument of an object."""
+def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=bool() | str() | None) if not term:
+        case ast.Constant(value=bool() | int() | float() | str() | None):
             return node.value
-        case ast.Name(id="nan" | "inf"):  # the option that gets the number says if it is allowed
+        case ast.Name(id="inf" | "nan"):  # the option that gets the number says if it is allowed
             return float(node.id)
-        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
-            return node.value
-        case ast.UnaryOp(op=ast.USub(), operand=(ast.Constant(value=int() | float()) | ast.Name("nan" | "inf")) as one):
-            return -_value(one, kind)
-        case ast.List(elts=elements) | ast.Tuple(elts=elements) if not term:
-            return [_value(element, kind, term=False) for element in elements]
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _computed(node, kind, _value(left, kind, term), _value(right, kind, term))
-        case ast.Call(func=called) if found := _named(ast.unparse(called), node.keywords, kind):
-            arguments = [_value(argument, kind, term=False) for argument in node.args]
-            given = {str(one.arg): _value(one.value, kind, term=False) for one in node.keywords}
-            try:
-                inspect.signature(found.call).bind(*arguments, **given)
-            except TypeError as error:
-                options = ", ".join(option.name for option in found.options)
-                raise UserError(f"{kind}: {ast.unparse(node)!r}: {error}; it is {found.name}({options})") from error
-            return found.call(*arguments, **given)
-    numbers = "numbers, + - * /, and " * (kind == "durations") if term else "numbers, 'text', True, None, [lists], and "
-    where = "" if term else " as an argument"
-    name = ast.unparse(node.func if isinstance(node, ast.Call) else node)
-    bare = name in offered(kind) and not isinstance(node, ast.Call)
-    meant = f"; did you mean {name}(...)?" if bare else did_you_mean(name, offered(kind))
-    known = f"{' Write' if meant else '; write'} {numbers}any of {', '.join(offered(kind))}"
-    raise UserError(f"{kind}: {ast.unparse(node)!r} is not allowed{where}{meant}{known}")
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(node.operand)
+        case ast.List() | ast.Tuple():
+            return [_value(one) for one in node.elts]
+        case ast.BinOp() if type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+        case ast.Call():
+            keywords = {str(one.arg): _value(one.value) for one in node.keywords}
+            return _named(ast.unparse(node.func))(*map(_value, node.args), **keywords)
+        case ast.Name() if node.id in _NAMES:
+            raise UserError(f"{node.id!r} is incomplete; did you mean {node.id}(...)?")
+    raise UserError(f"{ast.unparse(node)!r} is not allowed; expected numbers, parts such as uniform(1, 5), + - * and /")
 
 
-def _computed(node: ast.BinOp, kind: str, left: Any, right: Any) -> Any:
-    """Returns the result of an operation on durations (+, *, / by a number), numbers, or lists ([1] * 5 + [3] * 5)."""
-    repeated = isinstance(node.op, ast.Mult) and any(isinstance(one, list) for one in (left, right))
-    entries, times = (left, right) if isinstance(left, list) else (right, left)
-    if repeated and isinstance(times, int) and len(entries) * times > _MOST_ENTRIES:
-        raise UserError(f"{kind}: {ast.unparse(node)!r} is too long; at most {_MOST_ENTRIES:,} entries")
-    try:
-        return _OPERATORS[type(node.op)](left, right)
-    except (TypeError, ArithmeticError) as error:
-        problem = f"{kind}: {ast.unparse(node)!r} cannot be computed ({error})"
-        raise UserError(f"{problem}; durations take +, * and / by a number, numbers also -") from error
+def _named(name: str) -> Callable[..., Any]:
+    """Returns the part with a name, or a user's class `module.name`."""
+    call = imported(":".join(name.rsplit(".", 1))) if re.fullmatch(r"\w+(\.\w+)+", name) else _NAMES.get(name)
+    if call is None or (call not in _NAMES.values() and not isinstance(call, type)):
+        raise UserError(f"there is no {name!r}{did_you_mean(name, _NAMES) or ';'} Choose from {', '.join(_NAMES)}")
+    return call

@@ -19,158 +19,93 @@ first run finds the first T at which its runs reach the budget; it exceeds the b
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import pathlib
-import textwrap
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import optax
-import xarray as xr
-from rich.console import Console
-from rich.table import Column, Table
+from tyro.conf import Positional
 
 from jaxafl import clock, data, models, results, server
-from jaxafl.cli.tables import numbers_table
+from jaxafl.cli.show import show_result
 from jaxafl.client import Client
 from jaxafl.data import FederatedData
 from jaxafl.models.metrics import reaches
 from jaxafl.options import UserError
-from jaxafl.plot import accuracy_vs_time
-from jaxafl.plot.canvas import check_image_path
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import concatenated
 
-BUDGET = 4000  # local steps of each method
-_STEPS = 10  # K
-_CLIENTS = 10
-_BUFFER = 5
+if TYPE_CHECKING:  # importing xarray here would slow down every command
+    import xarray as xr
+
+_STEPS, _CLIENTS, _BUFFER = 10, 10, 5  # K, N, M
 _EVALUATIONS = 30
 _TARGET = 0.9  # fraction of the best accuracy of the weakest method
 
 
-def quickstart(seed: int = 0, budget: int = BUDGET, progress: bool = False) -> dict[str, xr.Dataset]:
-    """Runs the five methods.
+def init(folder: Positional[pathlib.Path]) -> int:
+    """Write a starter experiment: a script with a server of one's own, and a Slurm file.
 
     Args:
-        seed: seed of the initial model, the schedules and the mini-batches.
-        budget: local steps of each method over all clients, a multiple of 100, so that all server steps are full.
-        progress: show progress bars.
-
-    Returns:
-        The results by method, in the order of the table above.
-
-    Raises:
-        ValueError: the budget is not a positive multiple of 100.
+        folder: a new folder, or an empty one
     """
-    round_of_all = _STEPS * _CLIENTS
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1 or budget % round_of_all:
-        raise UserError(
-            f"budget must be a positive multiple of {round_of_all} local steps, one run of each client; got {budget!r}"
-        )
-    found = {}
-    for name, simulation in _methods(data.femnist(_CLIENTS)).items():
-        server_steps = budget // (_STEPS * simulation.clock.capacity(_CLIENTS))
-        every = max(1, server_steps // _EVALUATIONS)
-        if simulation.server.needs.replies:
-            server_steps = _steps_to_budget(simulation, budget, seed, every)
-        found[name] = simulation.run(server_steps, eval_every=every, seed=seed, progress=progress)
-    return found
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is not empty, and init writes over nothing; give the name of a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for template in importlib.resources.files("jaxafl.cli").joinpath("starter").iterdir():
+        file = folder / template.name.removesuffix(".template")
+        file.write_text(template.read_text("utf-8"), "utf-8")
+        print(f"wrote {file}")
+    print(f"\nNow: cd {folder} && python experiment.py --smoke")
+    return 0
 
 
-def report(folder: pathlib.Path, budget: int, seed: int, progress: bool) -> None:
-    """Runs the comparison, prints its table, and writes `quickstart.nc` and `quickstart.png`.
+def quickstart(
+    output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True
+) -> int:
+    """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
 
     Args:
-        folder: folder of the files.
-        budget: see `quickstart`.
-        seed: see `quickstart`.
-        progress: show progress bars.
-
-    Raises:
-        FileNotFoundError, PermissionError: the files cannot be written; raised before anything runs.
-        ValueError: see `quickstart`.
+        output_dir: folder for quickstart.nc and quickstart.png
+        budget: local steps of every method, all clients together
+        seed: seed of the initial model, the schedules and the mini-batches
+        progress: show progress bars
     """
-    file = results.check_result_path(folder / "quickstart.nc")
-    image = check_image_path(folder / "quickstart.png")
-    found = quickstart(seed, budget, progress)
-    console = Console()
-    console.print(table(found))
-    console.print(options(_methods(data.femnist(_CLIENTS))), markup=False, highlight=False)
-    if file is not None:
-        results.save(joined(found), file)
+    from jaxafl.plot import accuracy_vs_time
+
+    if budget < 1 or budget % (_STEPS * _CLIENTS):
+        raise UserError(f"quickstart: budget is {budget}; expected a positive multiple of {_STEPS * _CLIENTS}")
+    file, image = output_dir / "quickstart.nc", output_dir / "quickstart.png"
+    results.check_result_path(file)
+    dataset = data.femnist(_CLIENTS)
+    found = {name: _run(one, budget, seed, progress) for name, one in _methods(dataset).items()}
+    show_result(joined(found))
+    target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
+    for name, run in found.items():
+        reached = run["eval_time"].values[reaches(run["accuracy"].values, target, falling=False)]
+        times = f"{target:.0%} after {reached[0]:.0f} s" if len(reached) else f"{target:.0%} never"
+        print(f"{name:<11} {int(run['local_steps'].sum())} local steps, {times}")
+    labels = np.asarray(dataset.test_arrays()[1])
+    print(f"The majority class alone: {np.bincount(labels).max() / len(labels):.1%} of the test set.")
+    print("One seed, untuned, equal local steps, best on the test set: not a ranking. Times are simulated.")
+    results.save(joined(found), file)
     accuracy_vs_time(found, path=image)
     print(f"wrote {file} and {image}")
-
-
-def table(found: dict[str, xr.Dataset]) -> Table:
-    """Returns the comparison as a table with a row per method, and the share of the majority class.
-
-    The common target is 90 % of the best accuracy of the weakest method, rounded down to a whole percent.
-
-    Args:
-        found: results of `quickstart`.
-    """
-    target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
-    title = "Ten writers of FEMNIST with stragglers"
-    reach = f"time to\n{100 * target:.0f} %"
-    columns = ("best\naccuracy", reach, "simulated\ntime", "staleness\nmean / max", "local\nsteps", "updates\nper s")
-    shown = numbers_table(title, [Column("method", no_wrap=True)], columns, pad_edge=False, collapse_padding=True)
-    for name, run in found.items():
-        reached = np.flatnonzero(reaches(run["accuracy"].values, target, falling=False))
-        stale = run["staleness"].values[run["staleness"].values >= 0]
-        shown.add_row(
-            name,
-            f"{100 * float(run['accuracy'].max()):.1f} %",
-            f"{float(run['eval_time'][reached[0]]):.0f} s" if len(reached) else "never",
-            f"{float(run['time'][-1]):.0f} s",
-            f"{stale.mean():.1f} / {stale.max():.0f}",
-            str(int(run["local_steps"].sum())),
-            f"{len(stale) / run.attrs['run_seconds']:.0f}",
-        )
-    shown.add_section()
-    shown.add_row("majority class", f"{100 * majority_share(data.femnist(_CLIENTS)):.1f} %")
-    shown.caption = (
-        "One seed, untuned, equal local steps, best on the test set: not a ranking.\n"
-        "Times are simulated; updates per s are this machine's, without compiling."
-    )
-    return shown
-
-
-def options(methods: dict[str, Simulation]) -> str:
-    """Returns a line per method with its server, and lines with the client and the durations of all methods."""
-    lines = [
-        f"{name:<11} {one.server}, {one.clock.name}, {arrivals} arrival{'s' * (arrivals > 1)} per server step"
-        for name, one in methods.items()
-        for arrivals in [one.clock.capacity(_CLIENTS)]
-    ]
-    first = next(iter(methods.values()))
-    lines += [f"{'clients':<11} {first.client}", f"{'durations':<11} {vars(first.clock)['durations']}"]
-    return "\n".join(textwrap.fill(line, 79, subsequent_indent=12 * " ", break_on_hyphens=False) for line in lines)
+    return 0
 
 
 def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
-    """Returns the results in one dataset with a leading dimension `method`; shorter results are padded.
-
-    Args:
-        found: results by method.
-
-    Returns:
-        The dataset. Its attribute `methods` holds the attributes of the results, as JSON.
-    """
+    """Returns the results in one dataset with a leading dimension `method`; shorter results are padded."""
     plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
+    attributes = json.dumps({name: run.attrs for name, run in found.items()}, default=str)
     combined = concatenated(plain, "method").assign_coords(method=list(found))
-    attributes = {name: run.attrs for name, run in found.items()}
-    combined.attrs = {"title": "jaxafl quickstart", "methods": json.dumps(attributes, default=str)}
-    return combined
-
-
-def majority_share(dataset: FederatedData) -> float:
-    """Returns the accuracy of always predicting the most frequent class of the test set."""
-    labels = np.asarray(dataset.test_arrays()[1])
-    return float(np.bincount(labels).max() / len(labels))
+    return combined.assign_attrs(title="jaxafl quickstart", methods=attributes)
 
 
 def _methods(dataset: FederatedData) -> dict[str, Simulation]:
+    """Returns the five simulations by name."""
     model = models.cnn_asyncfeded(dataset.num_classes or 1, features=(8, 16))
     client = Client(optax.sgd, learning_rate=0.05, momentum=0.5, steps=_STEPS, batch_size=16)
     speeds = clock.uniform(1, 10, per="client") * clock.constant(0.1, per="step") + clock.suspension(0.2)
@@ -178,22 +113,25 @@ def _methods(dataset: FederatedData) -> dict[str, Simulation]:
     each = clock.free_running(concurrency=_CLIENTS, durations=speeds)
     buffered = clock.free_running(concurrency=_CLIENTS, buffer=_BUFFER, durations=speeds)
     asyncfeded = server.asyncfeded(base_rate=0.5, eps=1.0, target_staleness=3.0, kappa=0.05, max_steps=2 * _STEPS)
-    methods = {
+    parts = {
         "FedAvg": (server.fedavg(), rounds),
         "FedAsync": (server.fedasync(0.5, "polynomial", exponent=0.5), each),
         "FedBuff": (server.fedbuff(), buffered),
         "FADAS": (server.fadas(0.003), buffered),
         "AsyncFedED": (asyncfeded, each),
     }
-    return {name: Simulation(dataset, model, client, *parts) for name, parts in methods.items()}
+    return {name: Simulation(dataset, model, client, *pair) for name, pair in parts.items()}
 
 
-def _steps_to_budget(simulation: Simulation, budget: int, seed: int, every: int) -> int:
-    """Returns the first number of server steps with `budget` local steps, for a server that changes K."""
-    server_steps = 3 * budget // (2 * _STEPS)
-    while True:
-        result = simulation.run(server_steps, eval_every=every, seed=seed)
-        total = np.cumsum(result["local_steps"].values.sum(axis=1))
-        if total[-1] >= budget:
-            return int(np.argmax(total >= budget)) + 1
-        server_steps = int(1.1 * server_steps * budget / total[-1]) + 1
+def _run(simulation: Simulation, budget: int, seed: int, progress: bool) -> xr.Dataset:
+    """Runs a method until its local steps reach the budget."""
+    arrivals = getattr(simulation.clock, "buffer", _CLIENTS)
+    server_steps = budget // (_STEPS * arrivals)
+    how: dict[str, Any] = {"eval_every": max(1, server_steps // _EVALUATIONS), "seed": seed}
+    if simulation.server.needs.replies:  # it changes K
+        total = np.zeros(1)
+        while total[-1] < budget:
+            server_steps = int(1.1 * server_steps) + 1
+            total = np.cumsum(simulation.run(server_steps, **how)["local_steps"].values.sum(axis=1))
+        server_steps = int(np.argmax(total >= budget)) + 1
+    return simulation.run(server_steps, progress=progress, **how)

@@ -1,209 +1,241 @@
-"""Commands that simulate: `run` and `sweep`."""
+"""Commands that simulate: `run`, `sweep`, `compare`, `tune`, and `resume`."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import json
 import os
 import pathlib
 import re
+import shlex
 import sys
 import threading
-import typing
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import tyro
+from tyro.conf import Positional
 
-from jaxafl.callbacks.base import Callback
-from jaxafl.callbacks.store import check_folder
-from jaxafl.cli import tables
-from jaxafl.cli.build import Axes, as_paths, make_simulation, read_axes
-from jaxafl.cli.files import with_arrays, without_files
-from jaxafl.cli.options import (
-    Names,
-    Run,
-    chosen,
-    is_given,
-    options_type,
-    program,
-    refuse,
-    values_of,
-)
-from jaxafl.cli.sweep_options import Sweep
+from jaxafl.callbacks.base import Callback, check_metric
+from jaxafl.callbacks.stopping import check_target
+from jaxafl.callbacks.store import check_folder, log_info
+from jaxafl.cli.line import Compare, Line, Run, Shared, Sweep, Tune, axes_of, flag_of, flags_of, make_simulation, parse
+from jaxafl.cli.show import show_result
 from jaxafl.device import keep_programs, make_cpu_devices
 from jaxafl.device.keys import seed_key
-from jaxafl.options import UserError, user_errors
+from jaxafl.models.metrics import falls
+from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.readers.replacing import replacing
+from jaxafl.results.curves import check_at
 from jaxafl.results.failures import FailedRun, failures
+from jaxafl.simulation import Simulation
+from jaxafl.study import compare as compare_methods
+from jaxafl.study import tune as tune_options
 from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
-from jaxafl.sweep.axes import axes_of
+from jaxafl.sweep.axes import axes_of as sweep_axes
 
 COMMAND = "command.json"
+_EXACT = ("time", "updates", "bytes", "epsilon", "delta")  # limits that are known without training
+_PER_METHOD = ("--server-steps", "--eval-every")  # options of runs in which methods may differ
+_METHOD = 'write --method NAME="--server fedbuff --clock.buffer 5", with the options in which the methods differ'
 _WRITING = threading.Lock()
 
 
 def run(arguments: list[str]) -> int:
     """Simulate one configuration and report accuracy, simulated time and staleness."""
-    return _simulate(run, Run, arguments)
+    line, simulation = _prepared(run, Run, arguments)
+    with user_errors():
+        simulation.check()
+        seed_key(line.options.seed)
+        settings = _settings(run, line, arguments)
+    return _report(line, lambda: simulation.run(seed=line.options.seed, save=line.options.output, **settings))
 
 
 def sweep(arguments: list[str]) -> int:
     """Simulate a grid of configurations: `--axis server.alpha=0.2,0.5 --axis seed=0:5`."""
-    return _simulate(sweep, Sweep, arguments)
+    line, simulation = _prepared(sweep, Sweep, arguments)
+    options, axes = line.options, axes_of(line)
+    axes |= {} if "seed" in axes else {"seed": [options.seed]}
+    if options.plan:
+        with user_errors():
+            same = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "devices")}
+            steps = _length(simulation, options)
+        found = outlook(simulation, axes, steps, workers=options.workers or 1, **same)
+        print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
+        return 0
+    with user_errors():
+        sweep_axes(simulation, axes)
+        for seed in axes["seed"]:
+            seed_key(seed)
+        settings = _settings(sweep, line, arguments)
+    return _report(line, lambda: run_sweep(simulation, axes, save=options.output, **settings))
 
 
-def parsed(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> tuple[Names, Any, Axes]:
-    """Parses a command line: the names of its parts, its options, and its axes if it has `--axis`.
+def compare(arguments: list[str]) -> int:
+    """Compare methods on the same seeds, with paired differences: `--method FedBuff="--server fedbuff" --seeds 6`."""
+    common = {f"--{one.name.replace('_', '-')}" for one in dataclasses.fields(Compare)} - {*_PER_METHOD}
+    lines: dict[str, Line] = {}
+    simulations: dict[str, Simulation] = {}
+    for text in [value for flag, value in flags_of(arguments) if flag == "--method"]:
+        name, equals, own = text.partition("=")
+        if not (name.strip() and equals) or name in lines:
+            raise UserError(f"--method {text!r}: {_METHOD}, each name once")
+        if flags := [flag for flag, _ in flags_of(shlex.split(own)) if flag in common]:
+            raise UserError(f"method {name}: {flags[0]} is one for all methods; give it outside --method")
+        with user_errors(f"method {name}"):
+            lines[name], simulations[name] = _prepared(compare, Compare, [*arguments, *shlex.split(own)])
+    if not lines:
+        parse(compare, Compare, arguments)  # --help ends here
+        raise UserError(f"compare needs methods: {_METHOD}")
+    line = lines[name]
+    options, reference = line.options, line.options.reference or next(iter(lines))
+    with user_errors():
+        settings = _settings(compare, line, arguments)
+        check_choice("compare", "reference", reference, tuple(lines))
+        _check_table(options, simulations, settings)
+        for flag in _PER_METHOD:
+            key = flag[2:].replace("-", "_")
+            settings[key] = {name: one.options.settings()[key] for name, one in lines.items()}
+        found = compare_methods(simulations, options.seeds, **settings)
+        found = dataclasses.replace(found, at=options.at) if options.at else found
+        how = {"metrics": options.metric, "targets": options.targets, "spread": options.spread}
+        print(found.table(options.table, reference=reference, **how))
+        if options.plot:
+            found.plot(metric=options.metric, path=options.plot)
+            print(f"wrote {options.plot}")
+    return 0
+
+
+def tune(arguments: list[str]) -> int:
+    """Choose options on the validation set: `--validation 0.2 --axis client.learning_rate=0.01,0.03,0.1`."""
+    line, simulation = _prepared(tune, Tune, arguments)
+    options, axes = line.options, axes_of(line)
+    if not line.file and options.validation is None:
+        raise UserError("tune chooses on samples that are neither trained on nor tested on: give --validation 0.2")
+    with user_errors(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*widen the grid")  # `print(tuned)` says it
+        settings = _settings(tune, line, arguments)
+        how = {"seeds": options.seeds, "rungs": options.rungs}
+        tuned = tune_options(simulation, axes, options.metric, **how, **settings)
+    print(tuned)
+    best = []
+    for (name, texts), (path, values) in zip(line.axes.items(), axes.items(), strict=True):
+        text = texts[[repr(one) for one in values].index(repr(tuned.best[path]))]
+        flag, _, value = flag_of(name, [text]).partition("=")
+        best.append(" ".join([flag, *[shlex.quote(value)] * bool(value)]) or f"(without a flag) {name}={text}")
+    print(f"in jaxafl run: {' '.join(best)}")
+    return 0
+
+
+def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, until: str | None = None) -> int:
+    """Go on with an interrupted run, sweep, comparison or search, from its --folder, also further than it was to go.
 
     Args:
-        command: the function of the command, with its description.
-        kind: its options.
-        arguments: the command line, with current names.
+        folder: the folder
+        server_steps: server steps T instead of those of the command
+        until: limits instead of those of the command, e.g. time=3600,accuracy=0.9
     """
-    axes = read_axes(arguments) if "axis" in kind.__dataclass_fields__ else {}
-    names = chosen(arguments, axes)
-    plain, arrays = without_files(arguments, names)
-    more = (
-        "\n\nOptions depend on the data, model, server and clock that the command line names (see jaxafl list).\n\n"
-        "A file gives a number per client: --client.learning-rate @rates.npy, also in an --axis."
+    file = folder / COMMAND
+    if not file.is_file():
+        way = "A folder of a call in Python goes on with the same call"
+        raise UserError(f"{folder} is not the --folder of a command: there is no {COMMAND} in it. {way}")
+    known = json.loads(file.read_text())
+    place = str(folder.resolve())  # the folder may have been moved
+    if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
+        log_info(f"in {known['directory']}, where the command was given")
+    os.chdir(known["directory"])
+    ends = re.search(r"\b(time|updates|bytes)\s*=", until or "")  # such a limit ends the run instead of server steps
+    steps = server_steps if server_steps is not None else "none" if ends else None
+    changed = {"--server-steps": steps, "--until": until, "--folder": place}
+    arguments = [word for flag, value in changed.items() if value is not None for word in (flag, str(value))]
+    return {one.__name__: one for one in (run, sweep, compare, tune)}[known["command"]](
+        [*known["arguments"], *arguments]
     )
-    options: Any
-    offers = options_type(kind, names, axes)
-    options, unknown = tyro.cli(
-        offers,
-        prog=program(command.__name__, arguments, names),
-        description=f"{command.__doc__}{more}".replace("`", ""),
-        args=_in_python(plain, _optional(offers)),
-        return_unknown_args=True,
-    )
-    options = with_arrays(options, arrays)
-    if unknown:
-        refuse(unknown, names, options)
-    if "axis" in kind.__dataclass_fields__ and not axes:
+
+
+def _prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tuple[Line, Simulation]:
+    """Returns the parsed command line and its simulation, before JAX looks for devices."""
+    given = dict(flags_of(arguments))
+    make_cpu_devices(given.get("--devices", ""))
+    if "--workers" in given:  # otherwise this process reserves the GPU memory that its workers need
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    line = parse(command, kind, arguments)
+    if getattr(line.options, "axis", None) == ():
         raise UserError(f"{command.__name__} needs at least one --axis, e.g. --axis server.base_rate=1,3,5")
     with user_errors():
-        _check_outputs(options)
-        if options.plot:  # drawing takes a second to import
-            from jaxafl.plot.canvas import check_image_path
-
-            check_image_path(options.plot)
-        if options.cache is not None:
-            keep_programs(check_folder("cache", options.cache))
-    return names, options, axes
+        return line, make_simulation(line)
 
 
-def _optional(options: type, prefix: str = "--") -> set[str]:
-    """Returns the flags of the options that may be `None`."""
-    found: set[str] = set()
-    for field in dataclasses.fields(options):
-        if dataclasses.is_dataclass(field.type):
-            found |= _optional(field.type, f"{prefix}{field.name}.")  # type: ignore[arg-type]
-        typed, *details = typing.get_args(field.type) or (field.type,)
-        if field.default is None or type(None) in typing.get_args(typed):
-            aliases = [alias for one in details for alias in getattr(one, "aliases", None) or ()]
-            found |= {flag.replace("_", "-") for flag in (prefix + field.name, *aliases)}
+def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, Any]:
+    """Returns the options of runs, after a check of the paths; writes the command into its folder."""
+    options = line.options
+    if options.plot:  # drawing takes a second to import
+        from jaxafl.plot.canvas import check_image_path
+
+        check_image_path(options.plot)
+    if options.cache is not None:
+        keep_programs(check_folder("cache", options.cache))
+    found = options.settings()
+    if options.folder is not None:
+        known = Command(options.folder, command.__name__, arguments)
+        found["callbacks"] += [known] if command is not sweep else []
     return found
 
 
-def _in_python(arguments: Sequence[str], optional: Collection[str]) -> list[str]:
-    """Returns a command line with `None` for `none` and `null`, if they are values of the flags `optional`."""
+def _length(simulation: Simulation, options: Any) -> int:
+    """Returns the server steps of a member, for an estimate."""
+    until = {name: limit for name, limit in (options.until or {}).items() if name in _EXACT}
+    if until:
+        return len(simulation.schedule(options.server_steps, options.seed, until=until).time)
+    if options.until and options.server_steps is None:
+        raise UserError("--plan: where --until ends a run is only known in training; give --server-steps, too")
+    return options.settings()["server_steps"]
 
-    def flag_of(argument: str) -> str:
-        return argument.partition("=")[0].replace("_", "-")
 
-    given = [re.sub(r"=(none|null)$", "=None", one) if flag_of(one) in optional else one for one in arguments]
-    pairs = itertools.pairwise(["", *given])
-    return ["None" if one in ("none", "null") and flag_of(flag) in optional else one for flag, one in pairs]
+def _check_table(options: Any, methods: Mapping[str, Simulation], settings: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for options of the table that cannot work, before anything runs."""
+    check_at(options.at or "last")
+    for target in options.targets:
+        check_target("--targets", options.metric, target)
+    for name, one in methods.items():
+        with user_errors(f"method {name}"):
+            run = one.as_run(0, 1, one.recording(**{key: settings[key] for key in ("diagnostics", "metrics")}))
+            check_metric("compare", run, options.metric)
+            falls(options.metric, run.metrics, "compare")
 
 
-def _simulate(command: Callable[..., int], kind: type[Run], arguments: Sequence[str]) -> int:
-    """Runs the described configurations; returns exit code 1 if every run failed, else 0."""
-    make_devices(arguments)
-    names, options, axes = parsed(command, kind, arguments)
-    with user_errors():
-        simulation = make_simulation(names, options, axes)
-        varied = as_paths(axes, names, simulation) | ({} if "seed" in axes else {"seed": [options.seed]})
-        for axis in axes_of(simulation, varied)[1]:
-            for seed in axis.column("seed") if axis.name == "seed" else ():
-                seed_key(seed)
-        if not axes:
-            simulation.check()
-    settings = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "progress")}
-    with user_errors():
-        settings |= {"save": options.output, **options.recording()}
-        settings |= options.placement()
-        known = Command(options.folder, command.__name__, arguments)
-    if axes:
-        if options.plan:
-            tables.show_outlook(outlook(simulation, varied, **options.timing(simulation)))
-            return 0
-        execute = functools.partial(run_sweep, simulation, varied, folder=options.folder, **settings)
-    else:
-        settings["callbacks"] += [known] if options.folder else []
-        execute = functools.partial(simulation.run, seed=options.seed, folder=options.folder, **settings)
+def _report(line: Line, execute: Callable[[], Any]) -> int:
+    """Runs what a command describes, and prints its result; returns exit code 1 if every run failed, else 0."""
+    output, image = line.options.output, line.options.plot
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
         result = execute()
-    tables.show_result(result)
-    wrote = f"wrote {result.encoding.get('source', options.output)}"
-    print(wrote if options.output else "the result is not saved; --output result.nc would")
-    if options.plot:
+    show_result(result)
+    wrote = f"wrote {result.encoding.get('source', output)}"
+    print(wrote if output else "the result is not saved; --output result.nc would")
+    if image:
         from jaxafl.plot import accuracy_vs_time
 
-        accuracy_vs_time(result, path=options.plot, metric="accuracy" if "accuracy" in result else "loss")
-        print(f"wrote {options.plot}")
+        accuracy_vs_time(result, path=image, metric="accuracy" if "accuracy" in result else "loss")
+        print(f"wrote {image}")
     failed, runs = failures(result)
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
     return 1 if runs == 0 else 0
 
 
-def _check_outputs(options: Any) -> None:
-    """Raises `UserError` if two outputs name the same file."""
-    named: dict[pathlib.Path, str] = {}
-    for name in ("output", "csv", "plot"):
-        given = getattr(options, name)
-        if given is not None and (other := named.setdefault(pathlib.Path(given).resolve(), name)) != name:
-            raise UserError(f"--{other} and --{name} name the same file, {given}; give each its own")
-
-
-def without(arguments: Sequence[str], *flags: str) -> list[str]:
-    """Returns the arguments without some flags and their values, each written `--flag value` or `--flag=value`."""
-    kept, skip = [], False
-    for argument in arguments:
-        flag, equals, _ = argument.partition("=")
-        removed = not skip and flag.replace("_", "-") in flags
-        if not skip and not removed:
-            kept.append(argument)
-        skip = removed and not equals
-    return kept
-
-
-def make_devices(arguments: Sequence[str]) -> None:
-    """Configures devices. Must run before JAX looks for them."""
-    make_cpu_devices(["", *values_of(arguments, "--devices")][-1])
-    if is_given(arguments, "--workers"):  # otherwise this process reserves the GPU memory that its workers need
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-
-
 class Command(Callback):
     """Writer of the arguments that `jaxafl resume` reads, into a new folder or when the run of the folder continues."""
 
-    def __init__(self, folder: pathlib.Path | None, command: str, arguments: Sequence[str]) -> None:
-        self.known = {"command": command, "arguments": list(arguments), "directory": os.getcwd()}
-        if folder is not None:
-            self.file = check_folder("--folder", folder) / COMMAND
-            if not self.file.exists() or all(one.name == COMMAND for one in self.file.parent.iterdir()):
-                self.begin()
+    def __init__(self, folder: pathlib.Path, command: str, arguments: Sequence[str]) -> None:
+        self.text = json.dumps({"command": command, "arguments": list(arguments), "directory": os.getcwd()})
+        self.file = check_folder("--folder", folder) / COMMAND
+        if not self.file.exists() or all(one.name == COMMAND for one in self.file.parent.iterdir()):
+            self.begin()
 
     def begin(self, run: Any = None) -> None:
-        text = json.dumps(self.known)
         with _WRITING:  # members of a sweep begin in threads
-            if not self.file.exists() or self.file.read_text() != text:
+            if not self.file.exists() or self.file.read_text() != self.text:
                 with replacing(self.file) as unfinished:
-                    unfinished.write_text(text)
+                    unfinished.write_text(self.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -20,15 +21,6 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_the_outlook_of_a_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", *SMALL, "--axis", "server.learning_rate=0.5,1", "--plan"]) == 0
-    said = capsys.readouterr().out
-    for row in ("members", "6", "programs to compile", "1, of", "batches", "MiB", "server steps take", "about"):
-        assert row in said
-    assert "accuracy" not in said
-
-
-@pytest.mark.slow
 def test_how_far_the_members_of_a_sweep_are(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "sweep"
     assert main(["sweep", *SMALL, "--folder", str(folder), "--output", str(tmp_path / "whole.nc")]) == 0
@@ -42,27 +34,6 @@ def test_how_far_the_members_of_a_sweep_are(tmp_path: pathlib.Path, capsys: pyte
     assert (part.loss.sel(seed=2).values == whole.loss.sel(seed=2).values).all()
     assert main(["gather", str(tmp_path)]) == 2
     assert "is not the folder of a sweep" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--workers", "2"], "--workers needs --folder DIR"),
-        (["--workers", "0", "--folder", "x"], "workers must be at least 1"),
-        (["--workers", "2", "--devices", "1", "--folder", "x"], "--devices and --workers do not go together"),
-        (["--devices", "some"], "--devices must be a number or all, got 'some'"),
-    ],
-)
-def test_invalid_executors_raise_one_line(
-    arguments: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["sweep", *SMALL, *arguments]) == 2
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -100,4 +71,4 @@ def test_executors_of_the_command_line_run_a_sweep(how: list[str], tmp_path: pat
     sweep(*how, "--output", "several.nc")
     assert differing(afl.load(tmp_path / "several.nc"), afl.load(tmp_path / "one.nc")) == []
     at_once = min(3, os.cpu_count() or 1 if how[1] == "all" else int(how[1]))
-    assert f"{at_once} at once" in sweep(*how, "--plan")
+    assert re.search(rf"devices +{at_once}\n", sweep(*how, "--plan"))

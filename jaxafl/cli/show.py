@@ -1,0 +1,283 @@
+"""Commands that list parts, and that show results: `list`, `gather`, `plot`, `report`."""
+
+from __future__ import annotations
+
+import inspect
+import json as json_format
+import pathlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+from tyro.conf import Positional, arg
+
+from jaxafl import results
+from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
+from jaxafl.cli.line import point, written
+from jaxafl.options import UserError, check_choice, user_errors
+from jaxafl.results.arrivals import discarded_runs
+from jaxafl.results.curves import failed_steps, falls, has_failed
+from jaxafl.study.comparison import Comparison, gathered, is_comparison
+from jaxafl.sweep import gather as gather_sweep
+from jaxafl.sweep.folder import check_no_member, is_sweep
+
+if TYPE_CHECKING:  # importing xarray here would slow down every command
+    import xarray as xr
+
+_SHOWN = 5  # further limits are only counted
+_Several = arg(metavar="RESULT [RESULT ...]", help_behavior_hint="(one or more)")
+_Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
+_Limits = Annotated[
+    Any, written(lambda text: tuple(float(one) if one else None for one in text.split(",")), "LOW,HIGH")
+]
+_Part: Any = Literal[tuple(KINDS)]
+_DOCUMENT = """# Options
+
+This page lists all parts for `jaxafl run` and `jaxafl sweep`, with their options. `jaxafl list --markdown` writes it
+from the fields and docstrings of the package. Numbers can be swept (`--axis`). A file has a number per
+client: `--client.learning-rate @rates.npy`.
+"""
+
+
+def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:
+    """List the parts of a simulation: datasets, partitions, models, servers and their clocks, presets, and others.
+
+    Every one is listed with its options.
+
+    Args:
+        kinds: kinds to list, such as servers; all by default
+        json: print JSON, with the type, default, allowed values and help of every option
+        markdown: print a page of tables
+    """
+    if json:
+        found = {kind: [one._asdict() for one in offered(kind).values()] for kind in kinds or KINDS}
+        for one in [one for entries in found.values() for one in entries]:
+            del one["call"]
+            one["options"] = [{**o._asdict(), "required": o.default is REQUIRED, "hint": ""} for o in one["options"]]
+        print(json_format.dumps(found, indent=2, ensure_ascii=False, default=repr))
+    elif markdown:
+        print("\n".join([_DOCUMENT, *_page()]).rstrip())
+    else:
+        _show(kinds or tuple(KINDS))
+    return 0
+
+
+def _page() -> Iterator[str]:
+    """Yields the lines of all kinds, and of local training, as tables in Markdown."""
+    for kind in (*KINDS, "local training"):
+        yield f"## {kind.capitalize()}\n"
+        for one in offered(kind).values():
+            yield f"### {one.name}\n\n{one.summary}\n"
+            if one.clocks:
+                yield f"Runs on {', '.join(f'`{clock}`' for clock in one.clocks)}.\n"
+            if one.options:
+                yield "| option | type | default | allowed | help |\n| --- | --- | --- | --- | --- |"
+                for o in one.options:
+                    default = o.default if o.default is REQUIRED else f"`{o.default!r}`"
+                    cells = [f"`{o.name}`", o.type, default, o.allowed, o.help]
+                    yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+                yield ""
+
+
+def _show(kinds: Sequence[str]) -> None:
+    """Prints the parts of some kinds, with summary, options, and the clocks of servers, by question."""
+    console = Console()
+    for kind in kinds:
+        console.print(f"\n[bold underline]{kind}[/]")
+        for key, title in QUESTIONS.items() if kind in ("servers", "presets") else [("", "")]:
+            table = Table.grid(Column(style="bold", width=20, no_wrap=True), Column(), padding=(0, 2))
+            for one in [one for one in offered(kind).values() if not key or one.question == key]:
+                options = (o.name if o.default is REQUIRED else f"{o.name}={o.default!r}" for o in one.options)
+                dim = filter(None, [", ".join(options), f"runs on {', '.join(one.clocks)}" if one.clocks else ""])
+                lines = [escape(one.summary.replace("`", "")), *(f"[dim]{escape(line)}[/dim]" for line in dim)]
+                table.add_row(one.name, "\n".join(lines))
+            if table.row_count:
+                console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
+
+
+def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None) -> int:
+    """Show how far the members of a sweep or a comparison are, from its --folder, while it runs or afterwards.
+
+    Args:
+        folder: the folder of `jaxafl sweep --folder`, or of `jaxafl compare --folder`
+        output: NetCDF file to write with the finished members of a sweep
+    """
+    if is_comparison(folder):
+        if output is not None:
+            raise UserError(f"--output takes a sweep, and {folder} holds one per method: gather the folders in it")
+        for name, one in gathered(folder)[0].items():
+            print(f"{name}: ", end="", flush=True)
+            show_progress(one)
+        return 0
+    with user_errors():
+        found = gather_sweep(folder)
+        check_no_member(folder, results.check_result_path(output))
+    show_progress(found)
+    if output is not None:
+        print(f"wrote {results.keep(found.load(), output)}")
+    return 0
+
+
+def plot_results(
+    files: _Files,
+    output: Annotated[pathlib.Path, arg(metavar="IMAGE")],
+    kind: str = "accuracy_vs_time",
+    metric: str | None = None,
+    xlim: _Limits = None,
+    ylim: _Limits = None,
+) -> int:
+    """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
+
+    Args:
+        files: result files (NetCDF), or folders of sweeps and comparisons
+        output: image to write; its ending sets the format
+        kind: kind of figure: accuracy_vs_time, accuracy_vs_steps, accuracy_vs_bytes, accuracy_vs_participation,
+            client_spread, comparison, confusion, heat_map, staleness_histogram or timeline
+        metric: metric that a figure of accuracy draws in its place, e.g. rmse
+        xlim: limits of the horizontal axis, e.g. 0,500; 0, sets the lower one only
+        ylim: limits of the vertical axis, e.g. 60,90
+    """
+    from jaxafl import plot  # drawing takes a second to import
+
+    of_parts = {"bound", "epsilon_vs_time", "plan", "report"}  # these draw no files
+    check_choice("plot", "kind", kind, tuple(name for name in plot.__all__ if name not in of_parts))
+    draw = getattr(plot, kind)
+    given = {name: one for name, one in {"metric": metric, "xlim": xlim, "ylim": ylim}.items() if one is not None}
+    for name in given.keys() - inspect.signature(draw).parameters.keys():
+        raise UserError(f"plot: {kind} takes no --{name}; leave it out")
+    named = _named("plot", files)
+    draw(next(iter(named.values())) if len(named) == 1 else named, path=output, **given)
+    print(f"wrote {output}")
+    return 0
+
+
+def report(
+    files: _Files,
+    output: Annotated[pathlib.Path, arg(metavar="PAGE.html")] = pathlib.Path("report.html"),
+    title: str | None = None,
+    reference: str | None = None,
+    at: Annotated[Any, written(point, "AXIS=NUMBER")] = None,
+) -> int:
+    """Write results as one interactive page that needs no network: summary, curves, settings, citation.
+
+    Args:
+        files: result files (NetCDF), or folders of sweeps and comparisons; several are compared, sweeps over the same
+            seeds seed by seed
+        output: page to write
+        title: title of the page; by default that of the result, or the names of the files
+        reference: method that others are compared with, by the name of its file; by default the first
+        at: point at which sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default the end, or
+            the limit of time of the folder of a comparison
+    """
+    from jaxafl import plot
+
+    named = _named("report", files)
+    found: Any = next(iter(named.values())) if len(named) == 1 else named
+    if len(named) > 1:
+        try:
+            usual = gathered(files[0])[1] if len(files) == 1 else "last"
+            found = Comparison(named, at or usual)
+        except UserError as why:  # the results are not sweeps over the same seeds
+            if reference is not None or at is not None:
+                raise UserError(f"--reference and --at are for sweeps over the same seeds: {why}") from why
+    with user_errors():
+        plot.report(found, output, title=title, reference=reference)
+    print(f"wrote {output}")
+    return 0
+
+
+def _named(command: str, files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
+    """Loads results by the names of their files, or by their paths if names are equal; comparisons by method."""
+    if not files:
+        raise UserError(f"{command} needs at least one result file, e.g. jaxafl {command} result.nc --output ...")
+    short = len({file.stem for file in files}) == len(files)
+    named: dict[str, xr.Dataset] = {}
+    with user_errors():
+        for file in files:
+            load = gather_sweep if is_sweep(file) else results.load
+            named |= gathered(file)[0] if is_comparison(file) else {file.stem if short else str(file): load(file)}
+    return named
+
+
+def show_result(result: xr.Dataset) -> None:
+    """Prints a row for each member of a result, its numbers averaged over seeds."""
+    from jaxafl.results.members import heading, members
+
+    metric = "accuracy" if "accuracy" in result.variables else "loss"
+    found = members(result, metric, "staleness", "time")
+    axes, seeds = list(found[0].place), len(found[0].runs)
+    columns = [f"best\n{metric}", f"last\n{metric}", "simulated\ntime", "staleness\nmean / max"]
+    columns += ["failed"] * any(has_failed(run) for member in found for run in member.runs)
+    swept = [Column(re.sub(r"[._]", r"\g<0>\n", axis), no_wrap=True, justify="right") for axis in axes] or [Column("")]
+    table = numbers_table(heading(result), swept, columns)
+    table.caption = f"mean ± std of {seeds} seeds" if seeds > 1 else None
+    for member in found:
+        values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
+        table.add_row(*values, *_numbers(member.runs, metric)[: len(columns)])
+    console = Console()
+    console.print(table)
+    for line in [*limits_reached(result), *wasted_runs(result)]:
+        console.print(line, markup=False, highlight=False)
+
+
+def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:
+    """Returns the numbers of a row over the runs that have not failed (over all if all have), and the failures."""
+    steps = [int(step) for step in map(failed_steps, runs) if step >= 0]
+    failed = f"{len(steps)} of {len(runs)}" if len(runs) > 1 else f"at step {steps[0]}" if steps else ""
+    runs = [run for run in runs if not has_failed(run)] or runs
+    known = [run[metric].values[np.isfinite(run[metric].values)] for run in runs]
+    best = min if falls(runs, metric) else max
+    times = [np.nanmax(run["time"].values, initial=0.0) for run in runs]
+    staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in runs])
+    stale = f"{staleness.mean():.2f} / {staleness.max():.0f}" if len(staleness) else "no arrivals"
+    scores = [_mean([best(one) for one in known], metric), _mean([one[-1] for one in known], metric)]
+    return [*scores, f"{np.mean(times):.1f} s", stale, failed if steps else "-"]
+
+
+def _mean(values: list[float], metric: str) -> str:
+    """Returns the mean over seeds, with the standard deviation."""
+    if metric == "accuracy":
+        spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+        return f"{100 * np.mean(values):.1f}{spread} %"
+    return f"{np.mean(values):.4g}" + (f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else "")
+
+
+def limits_reached(result: xr.Dataset) -> list[str]:
+    """Returns a line per limit that ended runs, with the number of these runs; the most frequent ones."""
+    known = result["stopped"].values.ravel() if "stopped" in result.variables else [result.attrs.get("stopped", "")]
+    limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
+    share = " ({} of {} runs)" if len(known) > 1 else ""
+    lines = [f"ended by a limit: {one}{share.format(count, len(known))}" for one, count in limits.most_common(_SHOWN)]
+    rest = limits.total() - sum(count for _, count in limits.most_common(_SHOWN))
+    return lines + [f"and {rest} more runs"] * (rest > 0)
+
+
+def wasted_runs(result: xr.Dataset) -> list[str]:
+    """Returns a line with the numbers of refused, stopped and lost runs, means over members; none without them."""
+    counts = {name: discarded_runs(result, name) for name in ("refused", "stopped", "lost")}
+    listed = ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count)
+    return [f"runs that no server step took: {listed}"] if listed else []
+
+
+def show_progress(found: xr.Dataset) -> None:
+    """Prints how far the members of a sweep are, and the errors of failed members."""
+    done, finished = found["server_steps_made"], np.isfinite(found["final_time"].values)
+    print(f"{int(finished.sum())} of {done.size} members are finished")
+    for place in np.ndindex(done.shape):
+        member = ", ".join(f"{name}={done[name].values[at]}" for name, at in zip(done.dims, place, strict=True))
+        if done.values[place] and not finished[place]:
+            print(f"{member}: {done.values[place]} of {int(done.attrs['server_steps'])} server steps")
+        if "member_error" in found and (error := str(found["member_error"].values[place])):
+            print(f"{member}: {error.splitlines()[0]}")
+
+
+def numbers_table(title: str, first: Sequence[Column], columns: Sequence[str], **style: Any) -> Table:
+    """Returns a table without rows: first columns of names, and right-aligned columns of numbers."""
+    numbers = (Column(header, justify="right", no_wrap=True) for header in columns)
+    return Table(*first, *numbers, title=title, box=SIMPLE_HEAD, **style)
