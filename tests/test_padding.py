@@ -25,7 +25,7 @@ class watching(Server):
 
     empty: bool = static(default=False)
 
-    accepts = Server.accepts | Delivery.EMPTY | Delivery.REPEATED | Delivery.STALE | Delivery.CONTINUOUS
+    accepts = afl.server.fedavg.accepts | Delivery.EMPTY
     counters = ("steps",)
 
     @property

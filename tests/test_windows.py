@@ -77,13 +77,13 @@ def test_a_long_run_is_that_of_its_schedule(name: str) -> None:
 
 @pytest.mark.slow
 def test_later_steps_may_need_more_room() -> None:
-    """The first server steps take one arrival each of a fresh model; later ones many, some of old models."""
-    durations = np.concatenate([np.full((6, 400), 0.01), np.full((6, 1), 30.0), np.full((6, 600), 1.0)], axis=1)
-    durations += np.arange(6)[:, None] / 1000
+    """One run lasts while the others make some hundred server steps: the ring must keep its version."""
+    durations = np.full((6, 1_000), 0.01) + np.arange(6)[:, None] / 1000
+    durations[0, 50] = 3.0
     clock = afl.clock.trace(afl.clock.free_running, concurrency=6, buffer=2, durations=durations)
     sim = simulation(clock)
     whole = sim.run(1_500, eval_every=1_500, observe=observe_w)
-    assert whole.staleness.max() > 300 > whole.staleness[:100].max()
+    assert whole.staleness[:400].max() < 20 and whole.staleness.max() > 300
     short = sim.run(400, eval_every=400, observe=observe_w)
     np.testing.assert_allclose(short.observe_w, whole.observe_w[:401], rtol=1e-5, atol=1e-6)
 
@@ -92,15 +92,3 @@ def test_later_steps_may_need_more_room() -> None:
 def test_a_limit_ends_a_run_of_any_number_of_steps() -> None:
     ended = simulation(CLOCKS["buffer"]).run(10**6, eval_every=4, callbacks=afl.callbacks.StopAfter(simulated=1e-9))
     assert ended.sizes["step"] == 4
-
-
-@pytest.mark.slow
-def test_a_recording_that_ends_leaves_what_was_made() -> None:
-    durations = np.random.default_rng(0).uniform(0.5, 2, (6, 400))
-    sim = simulation(afl.clock.trace(afl.clock.free_running, concurrency=6, buffer=2, durations=durations))
-    whole = sim.run(12, eval_every=3, observe=observe_w)
-    with pytest.raises(ValueError, match="recorded durations") as raised:
-        sim.run(3_000, eval_every=3, observe=observe_w)
-    made = raised.value.dataset  # type: ignore[attr-defined]
-    assert made.sizes["step"] >= 12
-    np.testing.assert_allclose(made.observe_w[:13], whole.observe_w, rtol=1e-6)
