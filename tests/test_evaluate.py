@@ -67,15 +67,3 @@ def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
     with accelerator_paths():
         assert_same(evaluated(), whole)
     assert chosen[-2] == (expected, expected)
-
-
-@pytest.mark.slow
-def test_a_recurrent_network_keeps_its_batches(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "CACHE", 1)
-    rng = np.random.default_rng(0)
-    ids, y = rng.integers(0, 8, (80, 5)).astype(np.int32), rng.integers(0, 8, 80)
-    data = afl.data.from_arrays(ids[:20], y[:20], np.arange(20) % 4, x_test=ids, y_test=y)
-    model = afl.models.char_lstm(8, hidden=4, layers=1)
-    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=4)
-    afl.Simulation(data, model, client, afl.server.fedavg(), afl.clock.synchronous(cohort=2)).run(1)
-    assert chosen == [(80, 80)]

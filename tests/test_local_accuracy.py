@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 import jaxafl as afl
 from jaxafl.data import held_out
 from jaxafl.options import UserError
-from tests.callbacks.conftest import PAIRS
 from tests.test_set_metrics import CLASSES, MODELS
 
 CLIENTS = 6
@@ -51,32 +48,6 @@ def test_a_model_that_replaces_the_global_one_has_the_accuracy_of_the_evaluation
     expected = result.client_accuracy.values[1 + np.arange(12), who]
     np.testing.assert_allclose(result.local_accuracy.values[:, 0], expected, rtol=1e-6)
     assert len(set(expected[np.isfinite(expected)])) > 2
-
-
-@pytest.mark.slow
-def test_members_lanes_and_tables_have_the_accuracy_of_a_run(tmp_path: pathlib.Path) -> None:
-    clock = afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 3))
-    sim = simulation((afl.server.fedbuff(), clock))
-    how: dict[str, Any] = {"server_steps": 6, "eval_every": 3, "diagnostics": "local_accuracy"}
-    one = sim.run(**how, callbacks=afl.callbacks.Csv(tmp_path / "log.csv"))
-    assert np.isfinite(one.local_accuracy).any()
-    np.testing.assert_array_equal(sim.run(**how, lanes=4, chunk=2).local_accuracy, one.local_accuracy)
-    grid = afl.sweep(sim, {"client.learning_rate": [0.0, 0.3]}, **how)
-    np.testing.assert_allclose(grid.local_accuracy.isel({"client.learning_rate": 1}), one.local_accuracy)
-    with (tmp_path / "log.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert float(rows[1]["local_accuracy"]) == pytest.approx(float(one.local_accuracy[:3].mean()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PAIRS)
-def test_every_protocol_records_it(name: str) -> None:
-    given = {"learning_rate": 1.0, "steps": 1, "batch_size": None} if name == "bernoulli" else {}
-    result = simulation(PAIRS[name], **given).run(8, eval_every=4, diagnostics="local_accuracy")
-    found = result.local_accuracy.values
-    assert np.isnan(found[~result.arrived.values]).all()
-    known = found[np.isfinite(found)]
-    assert known.size and ((known >= 0) & (known <= 1)).all()
 
 
 def test_a_client_without_held_out_samples_has_none() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
-from flax import linen
 
 import jaxafl as afl
 from jaxafl.models import confusion_matrix
@@ -27,12 +25,6 @@ HOW: dict[str, Any] = {"server_steps": 6, "eval_every": 3}
 def data(test: Any = None, **given: Any) -> afl.data.FederatedData:
     sets = {"clean": CLEAN, "shifted": SHIFTED, "noisy": NOISY} if test is None else test
     return afl.data.from_arrays(X[:40], Y[:40], np.arange(40) % 4, test=sets, num_classes=3, **given)
-
-
-class Net(linen.Module):
-    @linen.compact
-    def __call__(self, x: Any) -> Any:
-        return linen.Dense(1)(x)[:, 0]
 
 
 def simulation(data: afl.data.FederatedData) -> afl.Simulation:
@@ -62,42 +54,6 @@ def test_each_set_has_the_metrics_of_a_run_that_is_tested_on_it_alone() -> None:
     assert result.test_accuracy.attrs["long_name"] == f"{result.accuracy.attrs['long_name']}, for each test set"
 
 
-@pytest.mark.slow
-def test_targets_of_other_kinds_have_several_sets_too() -> None:
-    real = X @ np.arange(5.0)
-    sets = {"clean": (X[40:50], real[40:50]), "shifted": (X[50:] + 1, real[50:])}
-    held = afl.data.from_arrays(X[:40], real[:40], np.arange(40) % 4, test=sets)
-    model = afl.models.from_linen(Net(), loss="squared_error")
-    result = dataclasses.replace(simulation(held), model=model).run(**HOW)
-    assert result.test_rmse.attrs["units"] == result.rmse.attrs["units"]
-    np.testing.assert_allclose(result.test_rmse**2, result.test_loss, rtol=1e-4)
-    flags = np.stack([real > 0, real > 2], axis=1)
-    sets = {"clean": (X[40:50], flags[40:50]), "shifted": (X[50:] + 1, flags[50:])}
-    held = afl.data.from_arrays(X[:40], flags[:40], np.arange(40) % 4, test=sets)
-    assert held.test_sets["shifted"][1].tolist() == flags[50:].astype(int).tolist()
-
-
-@pytest.mark.slow
-def test_the_sets_are_those_of_members_tables_trackers_and_files(tmp_path: pathlib.Path) -> None:
-    sim = simulation(data().with_validation(0.2, seed=0))
-    table = afl.callbacks.Csv(tmp_path / "log.csv")
-    how = {**HOW, "diagnostics": "per_client"}
-    one = sim.run(**how, callbacks=table, save=tmp_path / "one.nc")
-    np.testing.assert_array_equal(afl.load(tmp_path / "one.nc").test_set, ["clean", "shifted", "noisy"])
-    with (tmp_path / "log.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    shifted = [float(row["test_accuracy/shifted"]) for row in rows]
-    np.testing.assert_allclose(shifted, one.test_accuracy.sel(test_set="shifted"))
-    grid = afl.sweep(sim, {"client.learning_rate": [0.1, 0.3]}, **how)
-    np.testing.assert_array_equal(grid.test_accuracy.isel({"client.learning_rate": 1}), one.test_accuracy)
-    assert grid.client_accuracy.dims[-1] == "population"
-    table = afl.tidy(grid)
-    assert len(table) == 2 * one.sizes["evaluation"] and "test_set" not in table
-    np.testing.assert_array_equal(table["test_accuracy/noisy"], grid.test_accuracy.sel(test_set="noisy").values.ravel())
-    assert "final_test_accuracy/noisy" in afl.tidy(one, "runs")
-    afl.plot.report(grid, tmp_path / "report.html")
-
-
 def test_sets_are_added_to_data_of_any_source() -> None:
     held = afl.data.from_arrays(X, Y, np.arange(60) % 4, test_fraction=0.25)
     more = held.with_test_sets({"shifted": (X[:7].astype(np.float64) + 1, Y[:7].astype(np.int64))}, first="clean")
@@ -108,14 +64,6 @@ def test_sets_are_added_to_data_of_any_source() -> None:
     assert result.test_loss.sizes["test_set"] == 2
 
 
-def test_added_sets_keep_the_present_ones() -> None:
-    more = data().with_test_sets({"third": SHIFTED})
-    assert [*more.test_sets] == ["clean", "shifted", "noisy", "third"]
-    assert more.description["test_sets"] == "clean, shifted, noisy, third"
-    with pytest.raises(UserError, match="two test sets are called 'noisy'"):
-        data().with_test_sets({"noisy": CLEAN})
-
-
 @pytest.mark.slow
 def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
     simulation(data()).run(**HOW, folder=tmp_path / "run")
@@ -124,26 +72,18 @@ def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "error", "text"),
+    ("test", "text"),
     [
-        ([CLEAN], TypeError, "name -> "),
-        ({"clean": X}, TypeError, "'clean' must be a pair"),
-        ({3: CLEAN}, TypeError, "must be a text"),
-        ({"clean": CLEAN, "small": (X[:5, :3], Y[:5])}, UserError, r"'small': x is float32\[5, 3\].*float32\[5\]"),
-        ({"clean": CLEAN, "short": (X[:5], Y[:4])}, UserError, r"'short': labels are int32\[4\]; expected int32\[5\]"),
-        ({"clean": CLEAN, "real": (X[:5], X[:5, 0])}, UserError, "'real': labels are float32"),
-        ({"clean": CLEAN, "pixels": (X[:5].astype(np.uint8), Y[:5])}, UserError, "'pixels': x is uint8"),
-        ({"clean": CLEAN, "lost": (np.full((5, 5), np.nan), Y[:5])}, UserError, "'lost': a value is NaN"),
-        ({"clean": CLEAN, "new": (X[:5], Y[:5] + 1)}, UserError, "'new': test labels run from 2 to 3"),
+        ({"clean": X}, "'clean'"),
+        ({"clean": CLEAN, "small": (X[:5, :3], Y[:5])}, "'small'"),
+        ({"clean": CLEAN, "short": (X[:5], Y[:4])}, "'short'"),
+        ({"clean": CLEAN, "real": (X[:5], X[:5, 0])}, "'real'"),
+        ({"clean": CLEAN, "lost": (np.full((5, 5), np.nan), Y[:5])}, "'lost'"),
+        ({"clean": CLEAN, "new": (X[:5], Y[:5] + 1)}, "'new'"),
     ],
 )
-def test_unfit_sets_are_errors(test: Any, error: type[Exception], text: str) -> None:
-    with pytest.raises(error, match=text):
+def test_unfit_sets_are_errors(test: Any, text: str) -> None:
+    with pytest.raises((TypeError, UserError), match=text):
         data(test)
-
-
-def test_names_are_used_once() -> None:
-    with pytest.raises(UserError, match="two test sets are called 'clean'"):
-        data().with_test_sets({"clean": CLEAN}, first="clean")
-    with pytest.raises(UserError, match="instead of x_test"):
-        data(x_test=X, y_test=Y)
+    with pytest.raises(UserError, match="'noisy'"):
+        data().with_test_sets({"noisy": CLEAN})

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.models.bert import bert
 from jaxafl.models.model import Batch
+from jaxafl.models.networks.bert import bert
 
 CONFIG: dict[str, Any] = {
     "model_type": "bert",
@@ -109,55 +109,31 @@ def losses(model, params, batch, train=False, key=1):
     return _losses(model, params, batch, train, jax.random.key(key), model.frozen)
 
 
-def hidden_states(
-    weights: dict[str, np.ndarray], ids: np.ndarray, types: np.ndarray, mask: np.ndarray, heads: int = 4
-) -> list[list[np.ndarray]]:
-    """Hidden states [L, D] of one example: of the embeddings, then of every layer; one token and one head at a time."""
+def hidden_states(weights: dict[str, np.ndarray], ids: np.ndarray, types: np.ndarray, mask: np.ndarray) -> list[Any]:
+    """Hidden states [L, D] of one example: of the embeddings, then of every layer; one head at a time, in float64."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
-    rows = [
-        w["embeddings.word_embeddings.weight"][token]
-        + w["embeddings.position_embeddings.weight"][place]
-        + w["embeddings.token_type_embeddings.weight"][kind]
-        for place, (token, kind) in enumerate(zip(ids, types, strict=True))
-    ]
-    states = [[_norm(w, "embeddings.LayerNorm", row) for row in rows]]
-    layer = 0
-    while f"encoder.layer.{layer}.output.dense.weight" in w:
-        own = f"encoder.layer.{layer}"
-        states.append([_layer_row(w, own, states[-1], place, mask, heads) for place in range(len(ids))])
-        layer += 1
+
+    def dense(name: str, x: np.ndarray) -> np.ndarray:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    def norm(name: str, x: np.ndarray) -> np.ndarray:
+        centred = x - x.mean(-1, keepdims=True)
+        scale = np.sqrt((centred**2).mean(-1, keepdims=True) + CONFIG["layer_norm_eps"])
+        return centred / scale * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    tables = (w[f"embeddings.{name}_embeddings.weight"] for name in ("word", "position", "token_type"))
+    x = sum(table[rows] for table, rows in zip(tables, (ids, np.arange(len(ids)), types), strict=True))
+    states, layer = [norm("embeddings.LayerNorm", x)], "encoder.layer.0"
+    while f"{layer}.output.dense.weight" in w:
+        x = states[-1]
+        queries, keys, values = (dense(f"{layer}.attention.self.{one}", x) for one in ("query", "key", "value"))
+        context = np.zeros_like(x)
+        for part in np.split(np.arange(x.shape[1]), CONFIG["num_attention_heads"]):
+            scores = np.exp(queries[:, part] @ keys[:, part].T / math.sqrt(len(part))) * mask
+            context[:, part] = scores / scores.sum(1, keepdims=True) @ values[:, part]
+        x = norm(f"{layer}.attention.output.LayerNorm", x + dense(f"{layer}.attention.output.dense", context))
+        inner = dense(f"{layer}.intermediate.dense", x)
+        inner = 0.5 * inner * (1 + np.vectorize(math.erf)(inner / math.sqrt(2)))
+        states.append(norm(f"{layer}.output.LayerNorm", x + dense(f"{layer}.output.dense", inner)))
+        layer = f"encoder.layer.{len(states) - 1}"
     return states
-
-
-def pooled(weights: dict[str, np.ndarray], first: np.ndarray) -> np.ndarray:
-    """tanh(W h + b) of the first token."""
-    return np.tanh(_dense(weights, "pooler.dense", first))
-
-
-def _layer_row(
-    w: dict[str, np.ndarray], own: str, rows: list[np.ndarray], place: int, mask: np.ndarray, heads: int
-) -> np.ndarray:
-    size = len(rows[0]) // heads
-    query = _dense(w, f"{own}.attention.self.query", rows[place])
-    seen = [row for row, real in zip(rows, mask, strict=True) if real]
-    keys = [_dense(w, f"{own}.attention.self.key", row) for row in seen]
-    values = [_dense(w, f"{own}.attention.self.value", row) for row in seen]
-    context = np.zeros_like(query)
-    for head in range(heads):
-        part = slice(head * size, (head + 1) * size)
-        weights = np.exp([query[part] @ key[part] / math.sqrt(size) for key in keys])
-        context[part] = sum(a * value[part] for a, value in zip(weights / weights.sum(), values, strict=True))
-    attended = rows[place] + _dense(w, f"{own}.attention.output.dense", context)
-    attended = _norm(w, f"{own}.attention.output.LayerNorm", attended)
-    inner = _dense(w, f"{own}.intermediate.dense", attended)
-    inner = np.array([z * 0.5 * (1 + math.erf(z / math.sqrt(2))) for z in inner])
-    return _norm(w, f"{own}.output.LayerNorm", attended + _dense(w, f"{own}.output.dense", inner))
-
-
-def _dense(w: dict[str, np.ndarray], name: str, row: np.ndarray) -> np.ndarray:
-    return w[f"{name}.weight"] @ row + w[f"{name}.bias"]
-
-
-def _norm(w: dict[str, np.ndarray], name: str, row: np.ndarray) -> np.ndarray:
-    centred = row - row.mean()
-    return centred / math.sqrt((centred**2).mean() + CONFIG["layer_norm_eps"]) * w[f"{name}.weight"] + w[f"{name}.bias"]

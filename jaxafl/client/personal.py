@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxafl.client.frozen import trained_of
 from jaxafl.client.options import Client
-from jaxafl.models.leaves import path_of
+from jaxafl.models.model import path_of
 from jaxafl.options import UserError
 
 Tree = Any

@@ -12,8 +12,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.engine.problem import Recording
 from jaxafl.engine.state import example_batch
 from jaxafl.models.metrics import CONFUSION, Better, Metric, better_of, check_better, checked_metrics, declared
-from jaxafl.models.model import Model
-from jaxafl.models.predictions import predictions_of
+from jaxafl.models.model import Model, predictions_of
 from jaxafl.options import UserError, check_name
 
 _VARIABLES = """

@@ -19,8 +19,7 @@ from jaxafl.engine.evaluate import BATCH, sets_of, with_test_sets
 from jaxafl.engine.problem import DeviceData, Problem, Program
 from jaxafl.engine.state import Version
 from jaxafl.models.metrics import CONFUSION
-from jaxafl.models.model import Batch
-from jaxafl.models.predictions import predictions_of
+from jaxafl.models.model import Batch, predictions_of
 
 Array = jax.Array
 

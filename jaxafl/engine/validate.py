@@ -25,8 +25,7 @@ from jaxafl.device.user_code import described, refuse_host_draws
 from jaxafl.engine.problem import BufferSizes, Problem, Program
 from jaxafl.engine.recorded import check_observed, metrics_of
 from jaxafl.engine.state import example_batch, initial
-from jaxafl.models.leaves import path_of
-from jaxafl.models.model import Batch, Model, recorded_classes
+from jaxafl.models.model import Batch, Model, path_of, recorded_classes
 from jaxafl.options import UserError, check_whole
 
 EVAL_EVERY = 20

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from jaxafl.models.bert import LoRA, bert
+from jaxafl.models.adapters.nnx import from_nnx
+from jaxafl.models.adapters.torch import from_torch
 from jaxafl.models.checkpoint import initialised, load_parameters, save_parameters
-from jaxafl.models.cnn import cnn_afl, cnn_asyncfeded, cnn_defedavg, cnn_over, cnn_small
-from jaxafl.models.dense import Dense, logistic, mlp
+from jaxafl.models.convolution import Conv, conv2d, max_pool
 from jaxafl.models.functions import from_functions
-from jaxafl.models.layers import Conv, conv2d, max_pool
-from jaxafl.models.linen_adapter import from_linen
-from jaxafl.models.losses import sigmoid_cross_entropy
+from jaxafl.models.linen import from_linen
+from jaxafl.models.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from jaxafl.models.metrics import Metric, confusion_matrix
-from jaxafl.models.model import Batch, Model, Outputs, Precision, softmax_cross_entropy
-from jaxafl.models.nnx_adapter import from_nnx
+from jaxafl.models.model import Batch, Model, Outputs, Precision
+from jaxafl.models.networks.bert import LoRA, bert
+from jaxafl.models.networks.cnn import cnn_afl, cnn_asyncfeded, cnn_defedavg, cnn_over, cnn_small
+from jaxafl.models.networks.dense import Dense, logistic, mlp
+from jaxafl.models.networks.recurrent import LSTM, char_lstm
+from jaxafl.models.networks.resnet import resnet18, resnet20
 from jaxafl.models.normalisation import BatchNorm
-from jaxafl.models.recurrent import LSTM, char_lstm
-from jaxafl.models.resnet import resnet18, resnet20
-from jaxafl.models.torch_adapter import from_torch
 
 __all__ = [
     "LSTM",

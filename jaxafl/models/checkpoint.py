@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from jaxafl.models.frozen import Held
+from jaxafl.models.frozen import Held, named_leaves
 from jaxafl.models.model import Batch, Key, Model, Params, State
-from jaxafl.options import as_path
+from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 
 
@@ -31,17 +31,12 @@ def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
     Raises:
         ImportError: the safetensors package is not installed.
         FileNotFoundError: the folder does not exist.
-        ValueError: a key of the tree contains `/`.
     """
-    target = as_path(path)
-    _require_safetensors(f"writing {target}")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"cannot write {target}: the folder {target.parent} does not exist")
-    from safetensors.numpy import save_file
-
-    with replacing(target) as unfinished:
-        # the library writes an array's memory, so another order would be saved transposed
-        save_file({name: np.asarray(leaf, order="C") for name, leaf in named_leaves(params).items()}, unfinished)
+    # the library writes an array's memory, so another order would be saved transposed
+    arrays = {name: np.asarray(leaf, order="C") for name, leaf in named_leaves(params).items()}
+    content = _safetensors().numpy.save(arrays)
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content)
 
 
 def load_parameters(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -94,16 +89,10 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
     def held(batch: Batch) -> Any:
         frozen = model.frozen(batch) if callable(model.frozen) else model.frozen
         parts = _both(frozen)
-        places = ((given, "frozen parameters", parts.params), (given_state or {}, "frozen model state", parts.state))
-        both = Held(
-            *(
-                _placed(
-                    model.name, what, {name: new.get(name, leaf) for name, leaf in named_leaves(part).items()}, part
-                )
-                for new, what, part in places
-            )
-        )
-        return both if isinstance(frozen, Held) else both.params
+        params = _placed(model.name, "frozen parameters", named_leaves(parts.params) | given, parts.params, True)
+        new_state = named_leaves(parts.state) | (given_state or {})
+        state = _placed(model.name, "frozen model state", new_state, parts.state, True)
+        return Held(params, state) if isinstance(frozen, Held) else params
 
     source = os.fspath(params) if isinstance(params, str | os.PathLike) else "given parameters"
     described = model.description | {"initialised": source}
@@ -113,37 +102,23 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Reads the tensors of a safetensors file by name; raises the errors of `load_parameters`."""
-    source = as_path(path)
-    _require_safetensors(f"reading {source}")
-    if not source.is_file():
-        raise FileNotFoundError(f"there is no file {source}")
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
+    library = _safetensors()
     try:
-        return load_file(source)
-    except SafetensorError as error:
-        raise ValueError(f"{source} is not a complete safetensors file: {error}") from error
-
-
-def named_leaves(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of a pytree by path, joined by `/`."""
-    leaves = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        parts = [jax.tree_util.keystr((key,), simple=True) for key in path]
-        if any("/" in part for part in parts):
-            raise ValueError(f"tensor names join the keys of the tree by '/', so that no key may contain it: {parts}")
-        leaves["/".join(parts)] = leaf
-    return leaves
+        return library.numpy.load_file(as_path(path))
+    except library.SafetensorError as error:
+        raise UserError(f"{path} is not a complete safetensors file: {error}") from error
 
 
 def _both(held: Any) -> Held:
     return held if isinstance(held, Held) else Held(held, None)
 
 
-def _require_safetensors(purpose: str) -> None:
-    if importlib.util.find_spec("safetensors") is None:
-        raise ImportError(f'{purpose} needs the safetensors package: pip install "jaxafl[bert]"')
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ModuleNotFoundError as error:
+        raise ImportError('parameters in files need the safetensors package: pip install "jaxafl[bert]"') from error
+    return safetensors
 
 
 def _named(source: Any) -> dict[str, np.ndarray]:
@@ -152,28 +127,29 @@ def _named(source: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in named_leaves(source).items()}
 
 
-def _placed(model: str, what: str, given: dict[str, np.ndarray], tree: Any) -> Any:
-    """Returns the given arrays in the structure of `tree`, after checking names, shapes and dtypes."""
+def _placed(model: str, what: str, given: Mapping[str, np.ndarray], tree: Any, some: bool = False) -> Any:
+    """Returns the given arrays in the structure of `tree`, after checking names, shapes and dtypes.
+
+    Args:
+        model, what: the model and the kind of the arrays, for messages.
+        given: the arrays by path.
+        tree: arrays or shapes.
+        some: if True, further arrays may be given.
+    """
     expected = named_leaves(tree)
-    missing, unexpected = sorted(expected.keys() - given.keys()), sorted(given.keys() - expected.keys())
-    if missing or unexpected:
-        raise ValueError(
-            f"the given {what} are not those of {model}: missing {_listed(missing)}; unexpected {_listed(unexpected)}"
+    different = sorted(expected.keys() - given.keys() if some else expected.keys() ^ given.keys())
+    if different:
+        raise UserError(
+            f"initialised: the {what} {', '.join(different[:5])} are not in both the given tree and {model}; expected "
+            f"{', '.join(expected)}"
         )
-    given = dict(given)
     for name, leaf in expected.items():
         found = given[name]
-        if (found.dtype, leaf.dtype) == (np.float32, np.float64):  # with jax_enable_x64
-            given[name] = found = found.astype(np.float64)
-        if found.shape != leaf.shape or found.dtype != leaf.dtype:
-            same = found.shape == leaf.shape
-            cast = f"; write jax.tree.map(lambda leaf: leaf.astype('{leaf.dtype}'), ...) of them" if same else ""
-            raise ValueError(
-                f"the given {what} do not fit {model}: tensor {name} is {found.dtype}{list(found.shape)}, expected "
-                f"{leaf.dtype}{list(leaf.shape)}{cast}"
+        wide = (found.dtype, leaf.dtype) == (np.float32, np.float64)  # with jax_enable_x64
+        if found.shape != leaf.shape or (found.dtype != leaf.dtype and not wide):
+            raise UserError(
+                f"initialised: {what} {name} is {found.dtype}{[*found.shape]}; expected "
+                f"{leaf.dtype}{[*leaf.shape]}, as in {model}"
             )
-    return jax.tree.unflatten(jax.tree.structure(tree), [jnp.asarray(given[name]) for name in expected])
-
-
-def _listed(names: list[str]) -> str:
-    return f"{', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}" if names else "none"
+    leaves = [jnp.asarray(given[name], leaf.dtype) for name, leaf in expected.items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves)

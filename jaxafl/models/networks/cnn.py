@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from flax import linen as nn
 
-from jaxafl.models.arguments import check_widths, checked
-from jaxafl.models.dense import Dense
-from jaxafl.models.layers import Conv, flatten, require_images
-from jaxafl.models.linen_adapter import from_linen
+from jaxafl.models.convolution import Conv
+from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
+from jaxafl.models.networks.dense import Dense
+from jaxafl.models.networks.options import checked
+from jaxafl.options import UserError, check_whole
 
 
 @checked
@@ -114,7 +115,9 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
         ValueError: a number is below 1, or `features` does not have two entries.
         TypeError: a number is not a whole number.
     """
-    widths = check_widths("cnn_asyncfeded", "features", features, "two numbers, for example (32, 64)", length=2)
+    if len(features) != 2:
+        raise UserError(f"cnn_asyncfeded: features={features} is invalid; expected two numbers, such as (32, 64)")
+    widths = tuple(check_whole("cnn_asyncfeded", "features", width) for width in features)
     network = CNNAsyncFedED(num_classes, widths, kernel)
     return from_linen(network, name="cnn_asyncfeded", references=("wang2022asyncfeded",))
 
@@ -138,10 +141,9 @@ class TwoConvolutions(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        require_images(x, "a network of two 5x5 convolutions", smallest=16)
         for channels, bias in zip(self.features, (True, self.second_bias), strict=True):
             x = nn.relu(Conv(channels, (5, 5), use_bias=bias, pool=True)(x))
-        x = nn.relu(Dense(self.hidden)(flatten(x)))
+        x = nn.relu(Dense(self.hidden)(x.reshape(len(x), -1)))
         return Dense(self.num_classes)(x)
 
 
@@ -152,7 +154,6 @@ class CNNAFL(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        require_images(x, "cnn_afl", smallest=3)
         xavier = nn.initializers.xavier_uniform()
         for _ in range(3):
             x = nn.relu(Conv(32, padding="SAME", kernel_init=xavier)(x))
@@ -163,12 +164,11 @@ class CNNAsyncFedED(nn.Module):
     """Conv - ReLU - conv - ReLU - max-pool - dense, ReLU after the pool."""
 
     num_classes: int
-    features: tuple[int, int]
+    features: tuple[int, ...]
     kernel: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        require_images(x, "cnn_asyncfeded", smallest=2 * self.kernel)
         for channels, pool in zip(self.features, (False, True), strict=True):
             x = nn.relu(Conv(channels, (self.kernel, self.kernel), pool=pool)(x))
-        return Dense(self.num_classes)(flatten(x))
+        return Dense(self.num_classes)(x.reshape(len(x), -1))

@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.models.arguments import checked
-from jaxafl.models.dense import Dense
-from jaxafl.models.layers import Conv, require_images
-from jaxafl.models.linen_adapter import from_linen
+from jaxafl.models.convolution import Conv
+from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
-from jaxafl.models.normalisation import normalise
+from jaxafl.models.networks.dense import Dense
+from jaxafl.models.networks.options import checked
+from jaxafl.models.normalisation import BatchNorm
 
 Norm: TypeAlias = Literal["batch", "group"]
 
@@ -37,14 +37,15 @@ def resnet20(num_classes: int = 10, norm: Norm = "batch", width: int = 16, group
         The model; inputs [B, H, W, C] float of at least 4×4 pixels, labels [B] integers.
 
     Raises:
-        ValueError: an option cannot work.
+        ValueError: an option is invalid.
 
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2. Initialisation:
         He et al., "Delving Deep into Rectifiers", ICCV 2015. Groups: Reddi et al., "Adaptive Federated Optimization",
         ICLR 2021; Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
     """
-    return _model("resnet20", ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups))
+    network = ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups)
+    return from_linen(network, name="resnet20", references=("he2016",))
 
 
 @checked
@@ -66,20 +67,14 @@ def resnet18(num_classes: int = 10, norm: Norm = "batch", width: int = 64, group
         The model; inputs [B, H, W, C] float of at least 8×8 pixels, labels [B] integers.
 
     Raises:
-        ValueError: an option cannot work.
+        ValueError: an option is invalid.
 
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; see `resnet20`.
     """
     widths = (width, 2 * width, 4 * width, 8 * width)
-    return _model("resnet18", ResNet(num_classes, widths, 2, "project", norm, groups))
-
-
-def _model(name: str, network: ResNet) -> Model:
-    channels, groups = network.widths[0], network.groups
-    if network.norm == "group" and channels % groups:
-        raise ValueError(f"{name}: groups must divide the {channels} channels of the first stage, got {groups}")
-    return from_linen(network, name=name, references=("he2016",))
+    network = ResNet(num_classes, widths, 2, "project", norm, groups)
+    return from_linen(network, name="resnet18", references=("he2016",))
 
 
 class ResNet(nn.Module):
@@ -94,8 +89,6 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, train: bool, mask: Array | None = None) -> Array:
-        stages = len(self.widths)
-        require_images(x, f"resnet{2 * stages * self.blocks + 2}", smallest=2 ** (stages - 1))
         x = nn.relu(_convolved(self, x, self.widths[0], 3, 1, train, mask))
         for stage, width in enumerate(self.widths):
             for block in range(self.blocks):
@@ -141,4 +134,6 @@ def _convolved(
     start = nn.initializers.he_normal()
     around = (kernel // 2, kernel // 2)  # "SAME" pads a strided convolution on one side only
     x = Conv(features, (kernel, kernel), (stride, stride), (around, around), False, start)(x)
-    return normalise(x, of.norm, of.groups, train, mask)
+    if of.norm == "batch":
+        return BatchNorm()(x, train, mask)
+    return nn.GroupNorm(num_groups=of.groups, epsilon=1e-5, use_fast_variance=False)(x)  # the constants of PyTorch

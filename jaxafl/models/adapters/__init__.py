@@ -1,0 +1,1 @@
+"""Models from modules of other libraries."""
