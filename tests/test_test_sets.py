@@ -74,7 +74,6 @@ def test_other_sets_are_another_run(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("test", "text"),
     [
-        ({"clean": X}, "'clean'"),
         ({"clean": CLEAN, "small": (X[:5, :3], Y[:5])}, "'small'"),
         ({"clean": CLEAN, "short": (X[:5], Y[:4])}, "'short'"),
         ({"clean": CLEAN, "real": (X[:5], X[:5, 0])}, "'real'"),

@@ -1,14 +1,9 @@
 """Datasets: sources, partitions over clients, and the federated dataset of a simulation."""
 
 from jaxafl.data.arrays import from_arrays
-from jaxafl.data.cifar import cifar10, cifar100
+from jaxafl.data.chart import heat_map
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.femnist import femnist
-from jaxafl.data.glue import glue_mrpc, glue_rte, glue_sst2
-from jaxafl.data.huggingface import from_huggingface
-from jaxafl.data.leaf import from_leaf
-from jaxafl.data.mnist import fashion_mnist, mnist
 from jaxafl.data.partition import (
     Partition,
     by_user,
@@ -22,9 +17,14 @@ from jaxafl.data.partition import (
     sizes,
 )
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast, crop_and_flip, normalise
-from jaxafl.data.shakespeare import shakespeare
-from jaxafl.data.statistics import PartitionStatistics, heat_map
-from jaxafl.data.synthetic import synthetic
+from jaxafl.data.sources.femnist import femnist
+from jaxafl.data.sources.glue import glue_mrpc, glue_rte, glue_sst2
+from jaxafl.data.sources.huggingface import from_huggingface
+from jaxafl.data.sources.images import cifar10, cifar100, fashion_mnist, mnist
+from jaxafl.data.sources.leaf import from_leaf
+from jaxafl.data.sources.shakespeare import shakespeare
+from jaxafl.data.sources.synthetic import synthetic
+from jaxafl.data.statistics import PartitionStatistics
 from jaxafl.readers.download import download
 from jaxafl.readers.tfds_source import prepare_tfds
 

@@ -7,18 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxafl.data.dataset import Dataset, numeric
+from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.identities import check_ids
 from jaxafl.data.partition import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
-from jaxafl.data.targets import as_targets
-from jaxafl.data.test_sets import checked_test_sets
+from jaxafl.data.targets import as_samples, as_targets
 from jaxafl.options import UserError, as_array, check_number, check_whole, kept, named
 from jaxafl.readers.pictures import is_picture, pixels
 
@@ -51,8 +48,8 @@ def from_arrays(
             are several labels per sample (0 or 1 each), or a label per token; cross-entropies ignore negative ones,
             which are padding. Floats `[n]` or `[n, d]` are targets of a regression. The last two need a loss that
             fits, for example `from_linen(net, loss="squared_error")`.
-        client_ids: client of each sample `[n]`, integers or strings; clients are numbered in sorted order of the ids,
-            which become `client_names`.
+        client_ids: client of each sample `[n]`, integers or strings; `numpy.unique` numbers them in sorted order, and
+            they become `client_names`.
         x_test: test samples `[n_test, ...]`.
         y_test: test targets `[n_test, ...]`, of the same kind.
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
@@ -73,8 +70,7 @@ def from_arrays(
         ValueError: shapes disagree, there are no samples, samples or targets are not finite or overflow the float type
             in which they are stored, tables of pandas have one index in different orders, or the test set is not given
             in exactly one way.
-        TypeError: samples or targets are not numbers, client ids are neither integers nor strings, or an option has
-            another type.
+        TypeError: samples or targets are not numbers, or an option has another type.
 
     Examples:
         >>> import numpy as np
@@ -86,90 +82,78 @@ def from_arrays(
         >>> data.client_names.tolist()
         ['ann', 'bob']
     """
-    _check_labels_of_rows(name, x=x, y=y, client_ids=client_ids)
-    _check_labels_of_rows(name, x_test=x_test, y_test=y_test)
-    samples = _samples(name, "x", x)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(samples)]
-    if not shapes or shapes[0][0] == 0:
-        raise ValueError(f"{name}: there are no samples: x is empty")
-    labels, (users, names) = as_array(name, "training labels", y), check_ids(name, client_ids)
-    if users.shape != labels.shape[:1] or {len(labels)} != {shape[0] for shape in shapes}:
-        raise ValueError(
-            f"{name}: x, y and client_ids need one entry per sample; got shapes "
-            f"{', '.join(map(str, shapes))}, {labels.shape} and {users.shape}"
+    _check_order(name, x=x, y=y, client_ids=client_ids)
+    _check_order(name, x_test=x_test, y_test=y_test)
+    samples, labels = _samples(name, x), as_targets(name, y)  # before a split, which would give samples other numbers
+    names, users = np.unique(as_array(name, "client_ids", client_ids), return_inverse=True)
+    lengths = [len(leaf) for leaf in jax.tree.leaves(samples)]
+    if {*lengths} != {len(labels)} or users.shape != (len(labels),) or not len(labels):
+        raise UserError(
+            f"{name}: x has {lengths} samples, y {len(labels)}, client_ids {users.shape}; expected one number, above 0"
         )
-    labels = as_targets(name, "training", labels)  # after a split, the samples in errors would have other numbers
-    others, first = {}, ""
-    if test is not None:
-        if x_test is not None or y_test is not None or test_fraction is not None:
-            raise UserError(f"{name}: give test instead of x_test, y_test and test_fraction, not beside them")
-        others = checked_test_sets(name, test)
-        first = next(iter(others))
+    others = dict(test or {})
+    first = next(iter(others), "")
+    if [x_test is not None or y_test is not None, test_fraction is not None, bool(others)].count(True) != 1:
+        raise UserError(f"{name}: give either x_test and y_test, or test_fraction, or test")
+    if others:
         x_test, y_test = others.pop(first)
-    if (x_test is None) != (y_test is None) or (x_test is None) == (test_fraction is None):
-        raise ValueError(f"{name}: give either x_test and y_test, or test_fraction, or test")
     source: dict[str, str | int | float] = {"source": "arrays"}
     test_clients = None
     if test_fraction is None:
-        held_out, held_out_labels = _samples(name, "x_test", x_test), as_array(name, "test labels", y_test)
+        held_out, held_out_labels = _samples(f"{name}, test set", x_test), as_targets(f"{name}, test set", y_test)
     else:
-        seed = check_whole(name, "seed", seed, least=0, most=None)
-        chosen = hold_out(name, users, test_fraction, np.random.default_rng(seed))
+        chosen = hold_out(name, users, test_fraction, seed)
         held_out, held_out_labels = jax.tree.map(lambda leaf: leaf[chosen], samples), labels[chosen]
         test_clients = users[chosen].astype(np.int32)
         samples, labels, users = jax.tree.map(lambda leaf: leaf[~chosen], samples), labels[~chosen], users[~chosen]
-        source |= {"test_fraction": float(test_fraction), "test_seed": seed}
+        source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
     if preprocessing is None:
         scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
-        scaled = scaled or _are_pictures(x)
-        preprocessing = cast() if scaled else as_is()
+        preprocessing = cast() if scaled or _are_pictures(x) else as_is()
     dataset = Dataset(
         *(name, samples, labels, held_out, held_out_labels, num_classes, preprocessing),
         users=users,
         source=source,
-        user_names=names,
+        user_names=names.astype(np.str_),
     )
     data = dataset.partition(by_user()).owned_test(test_clients)
     return data.with_test_sets(others, first) if others else data
 
 
-def _samples(name: str, argument: str, x: Any) -> Any:
-    if isinstance(x, Mapping):
-        return {key: _samples(name, f"{argument}[{key!r}]", part) for key, part in x.items()}
+def hold_out(name: str, users: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Returns a mask bool [n] of ⌊fraction · n_k⌋ samples of each client, drawn without replacement.
+
+    Args:
+        name: name of the dataset, for messages.
+        users: int [n], the client of each sample.
+        fraction: share of the samples, in (0, 1).
+        seed: seed of the draw.
+    """
+    check_number(name, "test_fraction", fraction, above=0, below=1)
+    rng = np.random.default_rng(check_whole(name, "seed", seed, least=0, most=None))
+    test = np.zeros(len(users), bool)
+    for rows in rows_of_each(users):
+        test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
+    if not test.any():
+        raise UserError(f"{name}: test_fraction={fraction} holds out no sample of any client. Use a larger one")
+    return test
+
+
+def _samples(owner: str, x: Any) -> Any:
+    """Returns samples as they are stored; they are copied unless they are read-only."""
     if _are_pictures(x):
-        return pixels(f"{name}: {argument}", x)
-    if isinstance(x, tuple) and len({getattr(part, "shape", ()) for part in x}) > 1:
-        raise UserError(
-            f"{name}: {argument} is a tuple of arrays of several shapes; give several inputs as a dict, such as "
-            "{'image': images, 'age': ages}"
-        )
-    samples = numeric(name, argument, x)
-    if samples.dtype.kind != "f":
-        return kept(samples)
-    bad = ~np.isfinite(samples)
-    if bad.any():
-        raise ValueError(f"{name}: {bad.sum()} values of {argument} are NaN or infinite; remove or replace them first")
-    number = jnp.result_type(float) if samples.dtype.itemsize >= 8 else np.dtype(np.float32)
-    limit = np.finfo(number).max
-    bad = (samples > limit) | (samples < -limit)
-    if bad.any():
-        raise ValueError(
-            f"{name}: {bad.sum()} values of {argument} overflow {number}, which goes to {limit:.3g}, for example "
-            f"{samples[bad][0]:g}; scale them first"
-        )
-    found = samples.astype(number, copy=samples.flags.writeable)  # the user may change the array
-    found.flags.writeable = False
-    return found
+        return kept(pixels(owner, x))
+    return jax.tree.map(kept, as_samples(owner, x if isinstance(x, Mapping) else as_array(owner, "x", x)))
 
 
-def _check_labels_of_rows(name: str, **columns: Any) -> None:
+def _check_order(name: str, **columns: Any) -> None:
     """Raises `ValueError` if tables of pandas have the same rows in different orders: they are combined by position."""
     tables = [(key, one) for key, one in columns.items() if hasattr(one, "iloc") and hasattr(one, "index")]
     for (key, one), (other_key, other) in itertools.pairwise(tables):
         if len(one) == len(other) and not one.index.equals(other.index) and set(one.index) == set(other.index):
             raise UserError(
-                f"{name}: {key} and {other_key} have the same index in different orders, and are combined by position; "
-                f"write {other_key}.loc[{key}.index] to combine them by index, or {other_key}.to_numpy()"
+                f"{name}: {key} and {other_key} have the same index in different orders, and are combined by position. "
+                f"Write {other_key}.loc[{key}.index] to combine them by index, or {other_key}.to_numpy()"
             )
 
 
@@ -177,21 +161,3 @@ def _are_pictures(x: Any) -> bool:
     """Returns True if samples are a list, an array or a table column of Pillow images."""
     listed = isinstance(x, list | tuple) or getattr(getattr(x, "dtype", None), "kind", "") == "O"
     return listed and len(x) > 0 and is_picture(next(iter(x)))
-
-
-def hold_out(name: str, users: np.ndarray, fraction: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns a mask bool [n] of ⌊fraction · n_k⌋ samples of each client, drawn without replacement.
-
-    Args:
-        name: name of the dataset, for messages.
-        users: int [n], the client of each sample.
-        fraction: share of the samples, in (0, 1).
-        rng: source of randomness.
-    """
-    check_number(name, "test_fraction", fraction, above=0, below=1)
-    test = np.zeros(len(users), bool)
-    for rows in rows_of_each(users):
-        test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
-    if not test.any():
-        raise ValueError(f"{name}: test_fraction={fraction} holds out no sample of any client; use a larger one")
-    return test

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.federated import FederatedData, kind_of_sample, kind_of_target
-from jaxafl.data.identities import check_ids
+from jaxafl.data.federated import FederatedData, kind_of_target
+from jaxafl.data.form import kind_of_sample
 from jaxafl.data.partition.base import Partition
-from jaxafl.data.preprocessing import Preprocessing, check_scale
-from jaxafl.data.stored import client_arrays, gather_stored, rows_of_clients
-from jaxafl.data.targets import as_targets, check_range, quantile_bins, require_classes
+from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.data.stored import client_arrays, gather_stored, stored_rows
+from jaxafl.data.targets import as_samples, as_targets, check_range, quantile_bins, require_classes
 from jaxafl.device.user_code import host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
-
-_ROWS = 65_536  # samples checked per block, which bounds the memory of the check
-_MOST = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -30,8 +25,8 @@ class Dataset(Summarised):
 
     Attributes:
         name: name of the dataset.
-        x: raw training inputs `[n, ...]` (images NHWC, uint8 kept as uint8), or a pytree of such arrays. Arrays are
-            copied unless they are read-only (`x.flags.writeable = False`).
+        x: raw training inputs `[n, ...]` (images NHWC, uint8 kept as uint8, floats stored as in `from_arrays`), or a
+            pytree of such arrays. Arrays are copied unless they are read-only (`x.flags.writeable = False`).
         y: training targets: classes, int `[n]` in `[0, num_classes)`; several labels per sample, int `[n, L]`, where
             negative ones are padding; or floats `[n, ...]`. Kept as int32 or as float32 (see `from_arrays`).
         x_test: raw test inputs `[n_test, ...]`.
@@ -39,16 +34,16 @@ class Dataset(Summarised):
         num_classes: number of classes; `None` means one more than the largest label, and stays `None` for floats.
         preprocessing: transformation of raw samples inside the training step.
         users: optional, natural client of each training sample (a writer, a speaker), for `by_user`: integers `[n]`, or
-            strings, which are numbered in sorted order.
+            strings, which `numpy.unique` numbers in sorted order.
         user_names: optional str `[U]`, the name of user u at index u; by default names are the numbers.
         source: origin of the samples, for the `description` of the federated dataset.
         references: citations for a run on this data, see `FederatedData`.
 
     Raises:
         ValueError: lengths differ, a set is empty, a label lies outside `[0, num_classes)`, a sample or target is not
-            finite, training and test set differ in shape or dtype, or floats in [-1, 1] would be divided by 255.
-        TypeError: targets are not numbers, floats have `num_classes`, users are neither integers nor strings, or
-            `num_classes` is not a whole number.
+            finite or too large for the form in which it is stored, or training and test set differ in shape or dtype.
+        TypeError: samples or targets are not numbers, floats have `num_classes`, or `num_classes` is not a whole
+            number.
     """
 
     name: str
@@ -64,45 +59,34 @@ class Dataset(Summarised):
     user_names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for part, samples in (("x", self.x), ("x_test", self.x_test)):
-            object.__setattr__(self, part, _arrays(self.name, part, samples))
-        y, y_test = as_targets(self.name, "training", self.y), as_targets(self.name, "test", self.y_test)
-        _check_lengths(self.name, "training", self.x, y)
-        _check_lengths(self.name, "test", self.x_test, y_test)
-        classes = self.num_classes
-        if classes is not None:
-            classes = check_whole(self.name, "num_classes", classes)
-        elif y.dtype.kind == y_test.dtype.kind == "i":
+        found: dict[str, Any] = {"users": self.users, "user_names": self.user_names}
+        for part, end in (("training", ""), ("test", "_test")):
+            owner = f"{self.name}, {part} set"
+            x, y = as_samples(owner, getattr(self, f"x{end}")), as_targets(owner, getattr(self, f"y{end}"))
+            if {len(leaf) for leaf in jax.tree.leaves(x)} != {len(y)} or len(y) == 0:
+                lengths = [len(leaf) for leaf in jax.tree.leaves(x)]
+                raise UserError(f"{owner}: x has {lengths} samples and y {len(y)}; expected as many, and at least one")
+            found |= {f"x{end}": x, f"y{end}": y}
+        y, y_test, classes = found["y"], found["y_test"], self.num_classes
+        if classes is None and y.dtype.kind == y_test.dtype.kind == "i":
             classes = int(max(y.max(), y_test.max(), 0)) + 1
-        for name, value in (("y", y), ("y_test", y_test), ("num_classes", classes)):
-            object.__setattr__(self, name, value)
         if classes is not None:
-            check_range(self.name, "training", y, classes)
-            check_range(self.name, "test", y_test, classes)
-        for part, samples in (("training", self.x), ("test", self.x_test)):
-            _check_values(self.name, part, samples)
-            check_scale(self.name, part, samples, self.preprocessing)
-        for what, sets in (("samples", (self.x, self.x_test)), ("targets", (self.y, self.y_test))):
-            kinds = [kind_of_sample(one) for one in sets]
+            found["num_classes"] = classes = check_whole(self.name, "num_classes", classes)
+            check_range(f"{self.name}, training set", y, classes)
+            check_range(f"{self.name}, test set", y_test, classes)
+        for one in ("x", "y"):
+            kinds = [kind_of_sample(found[name]) for name in (one, f"{one}_test")]
             if kinds[0] != kinds[1]:
-                raise ValueError(
-                    f"{self.name}: training {what} are {kinds[0]} and test {what} {kinds[1]}; they need one shape and "
-                    "one dtype"
-                )
+                raise UserError(f"{self.name}: {one} is {kinds[0]} and {one}_test {kinds[1]}; expected one form")
         if self.users is not None:
             users = as_array(self.name, "users", self.users)
             if users.dtype.kind not in "iu":
-                users, names = check_ids(self.name, self.users, "users")
-                object.__setattr__(self, "user_names", names)
-            if users.shape != self.y.shape[:1]:
-                raise ValueError(f"{self.name}: users has shape {users.shape} for {len(self.y)} training samples")
-            object.__setattr__(self, "users", users)
-        if not self.source:  # a user's arrays; those that the readers return are nobody else's
-            for name in ("x", "y", "x_test", "y_test", "users"):
-                object.__setattr__(self, name, jax.tree.map(kept, getattr(self, name)))
-        if self.user_names is not None and (self.users is None or self.users.max() >= len(self.user_names)):
-            most = "no users" if self.users is None else f"users up to {self.users.max()}"
-            raise UserError(f"{self.name}: there are {len(self.user_names)} user_names for {most}")
+                found["user_names"], users = np.unique(users, return_inverse=True)
+            if users.shape != y.shape[:1]:
+                raise UserError(f"{self.name}: users has shape {users.shape}; expected {y.shape[:1]}, one per sample")
+            found["users"] = users
+        for name, value in found.items():  # arrays of readers are nobody else's
+            object.__setattr__(self, name, value if self.source else jax.tree.map(kept, value))
 
     def summary(self) -> dict[str, Any]:
         """Returns sizes, preprocessing and source by name."""
@@ -136,27 +120,20 @@ class Dataset(Summarised):
 
         Raises:
             ValueError: the split is impossible or leaves clients without samples (how many, and what to do).
-            TypeError: `partitioner` is not a partition, or `seed` not a whole number.
+            TypeError: `seed` is not a whole number, or the partition gives no lists of integers.
         """
-        if not hasattr(partitioner, "split") or isinstance(partitioner, type):
-            raise TypeError(
-                f"{self.name}: partitioner must be a partitioner, for example jaxafl.data.iid(10); got {partitioner!r}"
-            )
         seed = check_whole(self.name, "seed", seed, least=0, most=None)
         check_choice(self.name, "test", test, ("shared", "per_client"))
         labels = self.y if quantiles is None else quantile_bins(self.name, self.y, quantiles)
         with host_draws(partitioner) as drawn:
             clients = partitioner.split(labels, self.users, np.random.default_rng(seed))
-        about = f"the partition {getattr(partitioner, 'name', type(partitioner).__name__)}"
         if drawn:
-            raise UserError(f"{about} draws from {drawn[0]}, which `seed` does not set. Draw by the `rng` of `split`")
-        clients = rows_of_clients(about, clients)
-        arrays, counts = client_arrays(self.x, self.y, clients)
+            raise UserError(f"{self.name}: {partitioner} draws from {drawn[0]}; expected draws by the `rng` of `split`")
+        arrays, counts = client_arrays(self.x, self.y, [*clients])
         if empty := int(np.sum(counts == 0)):
-            remedy = getattr(partitioner, "remedy", functools.partial(Partition.remedy, partitioner))
             raise UserError(
-                f"{self.name}: {empty} of {len(counts)} clients have no training sample. "
-                f"{remedy(labels, np.random.default_rng(seed))}."
+                f"{self.name}: {empty} of {len(counts)} clients have no training sample; expected one each. Use fewer "
+                "clients, a larger alpha, dirichlet(..., min_size=1), or dirichlet_equal"
             )
         said = {"dataset": self.name, **self.source, "preprocessing": self.preprocessing.description}
         split = {**partitioner.description, "partition_seed": seed}
@@ -183,9 +160,7 @@ class Dataset(Summarised):
         tested = self.y_test if quantiles is None else quantile_bins(self.name, self.y, quantiles, self.y_test)
         rng = np.random.default_rng([seed, 1])
         owner = np.full(len(self.y_test), -1, np.int32)
-        index = data.arrays["index"]
-        if len(index) < data.counts.sum():  # all clients share the rows
-            index = np.tile(index, data.num_clients)
+        index = stored_rows(data.arrays, data.counts)
         clients = np.repeat(np.arange(data.num_clients), data.counts)
         for label in np.unique(tested):
             holders, samples = clients[labels[index] == label], tested == label
@@ -197,59 +172,10 @@ class Dataset(Summarised):
 
     def _names(self, arrays: Mapping[str, Any], counts: np.ndarray) -> np.ndarray | None:
         """Returns the names of the clients, str [N], or `None` unless clients and users correspond one to one."""
-        if self.users is None or not counts.all() or len(np.unique(arrays["offset"])) < len(counts):
+        if self.users is None or len(np.unique(arrays["offset"])) < len(counts):
             return None
-        users = self.users[arrays["index"][arrays["offset"]]]
-        if (self.users[arrays["index"]] != np.repeat(users, counts)).any() or len(np.unique(users)) < len(users):
+        users = self.users[arrays["index"]]
+        first = users[arrays["offset"]]
+        if (users != np.repeat(first, counts)).any() or len(np.unique(first)) < len(first):
             return None
-        return users.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[users]
-
-
-def _arrays(name: str, part: str, x: Any) -> Any:
-    """Returns samples, an array or a pytree of arrays, as NumPy arrays; raises as `numeric` does."""
-    if not all(np.ndim(leaf) for leaf in jax.tree.leaves(x)):
-        x = as_array(name, part, x)  # nested lists of numbers, which JAX takes for a pytree
-    arrays = jax.tree.map(lambda leaf: numeric(name, part, leaf), x)
-    same = all(one is other for one, other in zip(jax.tree.leaves(arrays), jax.tree.leaves(x), strict=True))
-    return x if same else arrays  # JAX would sort the keys of a dict
-
-
-def numeric(name: str, argument: str, samples: Any) -> np.ndarray:
-    """Returns samples as an array [n, ...]; raises `TypeError` unless it holds numbers."""
-    array = as_array(name, argument, samples)
-    if array.ndim == 0 or array.dtype.kind not in "fiub":
-        mixed = ". A table with columns of several types is x.astype(float)" if hasattr(samples, "columns") else ""
-        raise TypeError(
-            f"{name}: {argument} must be a numeric array [n, ...]; got shape {array.shape}, {array.dtype}{mixed}"
-        )
-    return array
-
-
-def _check_lengths(name: str, part: str, x: Any, y: np.ndarray) -> None:
-    lengths = {len(leaf) for leaf in jax.tree.leaves(x)}
-    if lengths != {len(y)}:
-        raise ValueError(f"{name}: {part} labels have shape {y.shape} for inputs of length {sorted(lengths)}")
-    if len(y) == 0:
-        raise ValueError(f"{name}: the {part} set is empty")
-
-
-def _check_values(name: str, part: str, x: Any) -> None:
-    """Raises `ValueError` if a sample is NaN or infinite, or an integer outside int32."""
-    for leaf in map(np.asarray, jax.tree.leaves(x)):
-        if leaf.dtype.kind in "iu" and np.iinfo(leaf.dtype).max > _MOST and leaf.size:
-            beyond = next((int(one) for one in (leaf.max(), leaf.min()) if not -_MOST <= one <= _MOST), None)
-            if beyond is not None:
-                raise UserError(
-                    f"{name}: {part} samples hold {beyond:,}, and integers are int32, up to {_MOST:,}; number tokens "
-                    "by numpy.unique(x, return_inverse=True)[1], or make quantities floats and scale them"
-                )
-        if leaf.dtype.kind == "f":
-            stored = jnp.result_type(float) if leaf.dtype.itemsize >= 8 else leaf.dtype
-            for begin in range(0, len(leaf), _ROWS):
-                block = leaf[begin : begin + _ROWS].reshape(len(leaf[begin : begin + _ROWS]), -1)
-                finite = (np.abs(block) <= np.finfo(stored).max).all(1)
-                if not finite.all():
-                    raise UserError(
-                        f"{name}: {part} sample {begin + int(np.argmin(finite))} is NaN or infinite, or too large for "
-                        f"{stored}; remove, replace or scale such samples first"
-                    )
+        return first.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[first]

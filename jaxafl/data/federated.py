@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxafl.data.form import DataForm, kind_of_sample
+from jaxafl.data.form import DataForm, Gather, kind_of_sample
 from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
-from jaxafl.data.identities import check_names
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.statistics import BLOCK, Gather, PartitionStatistics, labels_only, traverse
-from jaxafl.data.stored import divided_arrays, gather_divided, gather_stored
+from jaxafl.data.statistics import PartitionStatistics, labels_only, traverse
+from jaxafl.data.stored import divided_arrays, gather_divided, gather_stored, stored_rows
 from jaxafl.data.targets import quantile_bins, require_classes
 from jaxafl.data.test_sets import test_sets_of
-from jaxafl.device.buffers import num_bytes
 from jaxafl.options import Summarised, UserError
 
 _MOST_SAMPLES = 10**6  # samples that statistics of many clients generate at most
@@ -64,18 +62,21 @@ class FederatedData(Summarised):
     test_sets: Mapping[str, tuple[Any, np.ndarray]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if len(self.counts) == 0:
-            raise ValueError(f"{self.name}: no clients; a federated dataset needs at least one")
-        if empty := int(np.sum(np.asarray(self.counts) < 1)):
-            raise ValueError(
-                f"{self.name}: {empty} of {len(self.counts)} clients have no training sample; leave these clients out"
+        counts = np.asarray(self.counts)
+        if not len(counts) or counts.min() < 1:
+            raise UserError(
+                f"{self.name}: {np.sum(counts < 1)} of {len(counts)} clients have no training sample; expected one"
             )
-        if len(self.y_test) == 0:
-            raise ValueError(f"{self.name}: the test set is empty; a simulation needs samples to evaluate on")
-        if (lengths := {len(leaf) for leaf in jax.tree.leaves(self.x_test)}) != {len(self.y_test)}:
-            raise UserError(f"{self.name}: x_test has {sorted(lengths)} samples and y_test {len(self.y_test)} targets")
+        lengths = {len(leaf) for leaf in jax.tree.leaves(self.x_test)}
+        if lengths != {len(self.y_test)} or lengths == {0}:
+            raise UserError(
+                f"{self.name}: x_test has {sorted(lengths)} samples; expected {len(self.y_test)} as y_test, above 0"
+            )
         if self.client_names is not None:
-            object.__setattr__(self, "client_names", check_names(self.name, self.client_names, len(self.counts)))
+            names = np.asarray(self.client_names, np.str_)
+            if len(np.unique(names)) != len(counts) or names.shape != counts.shape:
+                raise UserError(f"{self.name}: client_names are {names}; expected {len(counts)} different names")
+            object.__setattr__(self, "client_names", names)
         held = self.counts, self.arrays, self.x_test, self.y_test, self.test_clients, self.validation
         for leaf in jax.tree.leaves((*held, list(self.test_sets.values()))):
             if isinstance(leaf, np.ndarray):
@@ -217,26 +218,24 @@ class FederatedData(Summarised):
         """
         if quantiles is None:
             require_classes(self.name, self.y_test)
-        sizes = np.asarray(self.counts)
-        counted = None
-        stored = num_bytes(self.arrays) >= 4 * int(sizes.sum())
-        if self.num_clients > MOST_CLIENTS and not stored:
-            order = np.random.default_rng(0).permutation(self.num_clients)[:MOST_CLIENTS]
-            counted = np.sort(order[: max(1, int(np.sum(np.cumsum(sizes[order]) <= _MOST_SAMPLES)))])
-        stops = sizes if counted is None else np.zeros_like(sizes)
-        if counted is not None:
+        sizes, counted = np.asarray(self.counts), np.arange(self.num_clients)
+        if self.gather is gather_stored:
+            clients = np.repeat(counted, sizes)
+            labels = self.arrays["y"][stored_rows(self.arrays, sizes)]
+        else:
+            if self.num_clients > MOST_CLIENTS:
+                order = np.random.default_rng(0).permutation(self.num_clients)[:MOST_CLIENTS]
+                counted = np.sort(order[: max(1, int(np.sum(np.cumsum(sizes[order]) <= _MOST_SAMPLES)))])
+            stops = np.zeros_like(sizes)
             stops[counted] = sizes[counted]
-        size = min(BLOCK, 1 << (int(stops.max()) - 1).bit_length()) if stored else BLOCK
-        found = traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops, size)
-        labels: Iterable[tuple[np.ndarray, np.ndarray]] = ((client, y) for client, _, y in found)
+            found = traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops)
+            clients, _, labels = map(np.concatenate, zip(*found, strict=True))
         if quantiles is not None:
-            clients, targets = map(np.concatenate, zip(*labels, strict=True))
-            labels = [(clients, quantile_bins(self.name, targets, quantiles))]
-        bins = quantiles or self.num_classes or 0
-        histogram = np.zeros((self.num_clients if counted is None else len(counted), bins), np.int32)
-        for client, label in labels:
-            np.add.at(histogram, (client if counted is None else np.searchsorted(counted, client), label), 1)
-        return PartitionStatistics(self.name, sizes, histogram, counted, self.client_names, quantiles is not None)
+            labels = quantile_bins(self.name, labels, quantiles)
+        histogram = np.zeros((len(counted), quantiles or self.num_classes or 0), np.int32)
+        np.add.at(histogram, (np.searchsorted(counted, clients), labels), 1)
+        some = None if len(counted) == self.num_clients else counted
+        return PartitionStatistics(self.name, sizes, histogram, some, self.client_names, quantiles is not None)
 
 
 def kind_of_target(y: np.ndarray, num_classes: int | None) -> dict[str, Any]:

@@ -67,10 +67,7 @@ def held_out(
     counts = np.asarray(counts, np.int64)
     kept = counts - np.minimum(np.floor(share * counts), counts - 1).astype(np.int64)
     if (kept == counts).all():
-        raise UserError(
-            f"{name}: a share of {share:g} holds out no sample of any client (the largest has {counts.max()}); use a "
-            "larger one"
-        )
+        raise UserError(f"{name}: share={share:g} holds out no sample of any client. Use a larger one")
     if counts.sum() >= 2**31:
         raise UserError(f"{name}: {counts.sum()} samples are too many to hold some out, at most {2**31 - 1}")
     client = np.repeat(np.arange(len(counts), dtype=np.int32), counts)

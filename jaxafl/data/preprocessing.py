@@ -39,8 +39,7 @@ def normalise(
     """Returns a preprocessing that casts to float32 and computes `(x / scale - mean) / std`, as usual for uint8 pixels.
 
     Args:
-        scale: divisor of raw values; 255 maps uint8 pixels to [0, 1]. A dataset of floats in [-1, 1] refuses 255; use 1
-            for it.
+        scale: divisor of raw values; 255 maps uint8 pixels to [0, 1].
         mean: mean of the scaled values, one number or one per channel (the last axis).
         std: standard deviation of the scaled values, one number or one per channel; positive.
         augment: optional random transformation of a raw training sample, see `Preprocessing`.
@@ -52,25 +51,12 @@ def normalise(
     check_number("normalise", "scale", scale, above=0)
     centre, width = (as_numbers("normalise", *given).astype(np.float32) for given in (("mean", mean), ("std", std)))
     if not np.isfinite(centre).all() or not ((width > 0) & np.isfinite(width)).all():
-        raise ValueError(f"normalise: mean and std must be finite and std > 0, got mean={mean}, std={std}")
-
+        raise UserError(f"normalise: mean={mean}, std={std} is invalid; expected finite numbers and std > 0")
     words = f"x/{scale:g}"
     if np.any(centre != 0) or np.any(width != 1):
         words += f", mean {mean}, std {std}"
     transform = _Normalise(scale, *(tuple(part.tolist()) if part.ndim else float(part) for part in (centre, width)))
     return Preprocessing(transform, augment, words + _words(augment))
-
-
-def check_scale(name: str, part: str, x: Any, preprocessing: Preprocessing) -> None:
-    """Raises `ValueError` if `normalise(255)` would divide floats that already lie in [-1, 1]."""
-    transform = preprocessing.transform
-    if isinstance(transform, _Normalise) and transform.scale == 255 and np.asarray(x).dtype.kind == "f":
-        low, high = float(np.min(x)), float(np.max(x))
-        if -1 <= low < high <= 1:
-            raise UserError(
-                f"{name}: {part} samples are floats from {low:g} to {high:g}, which normalise would divide by 255 once "
-                "more; write normalise(1.0, mean, std), or pass pixels of 0 to 255"
-            )
 
 
 def cast(*, augment: Callable[[Any, jax.Array], Any] | None = None) -> Preprocessing:
@@ -120,9 +106,7 @@ class crop_and_flip(Part):
         check_options(self)
 
     def __call__(self, sample: jax.Array, key: jax.Array) -> jax.Array:
-        """Augments one raw image [H, W, C], without change of shape and dtype; traceable."""
-        if sample.ndim != 3:
-            raise ValueError(f"crop_and_flip needs images [H, W, C] with a channel axis; got shape {sample.shape}")
+        """Augments one raw image [H, W, C] without change of shape and dtype; traceable."""
         places = 2 * self.padding + 1
         top, left, mirror = jax.random.randint(key, (3,), 0, jnp.array([places, places, 2], jnp.int32), jnp.int32)
         padded = jnp.pad(sample, ((self.padding, self.padding), (self.padding, self.padding), (0, 0)))
@@ -147,12 +131,12 @@ class _Normalise:
 
     def __call__(self, x: Any) -> jax.Array:
         mean, std = np.asarray(self.mean, np.float32), np.asarray(self.std, np.float32)
-        raw = _single("normalise", x)
+        raw = jnp.asarray(x)
         found = (raw.astype(jnp.float32) / self.scale - mean) / std
-        if found.shape != raw.shape:
+        if found.shape != raw.shape:  # NumPy would make channels of them
             raise UserError(
-                f"normalise: mean and std need one number per channel, the last axis of samples {[*raw.shape[1:]]}; "
-                f"got {max(mean.size, std.size)}"
+                f"normalise: mean and std have {max(mean.size, std.size)} numbers for samples {[*raw.shape[1:]]}; "
+                "expected one per channel, the last axis"
             )
         return found
 
@@ -162,17 +146,7 @@ class _Cast:
     dtype: np.dtype
 
     def __call__(self, x: Any) -> jax.Array:
-        return _single("cast", x).astype(self.dtype)
-
-
-def _single(name: str, x: Any) -> jax.Array:
-    """Returns a raw batch that is one array; raises `ValueError` for several inputs."""
-    if not hasattr(x, "dtype"):
-        raise UserError(
-            f"{name} takes samples of one array, and these are a {type(x).__name__} of several inputs; give a function "
-            "of all, as in preprocessing=afl.data.Preprocessing(lambda x: {**x, 'image': x['image'] / 255.0})"
-        )
-    return jnp.asarray(x)
+        return jnp.asarray(x).astype(self.dtype)
 
 
 def _identity(x: Any) -> Any:

@@ -1,11 +1,10 @@
-"""Statistics of a partition as numbers, a table and a heat map; traversal of all samples."""
+"""Statistics of a partition as numbers and a table; traversal of all samples."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import io
-import pathlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,21 +14,14 @@ import numpy as np
 from jaxafl.data.form import Gather
 from jaxafl.device import compiled, on_device
 from jaxafl.options import Summarised
-from jaxafl.readers.replacing import replacing
 
 if TYPE_CHECKING:  # imported at run time, they would slow down `import jaxafl.data`
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from rich.table import Table
 
 Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
 
-_MAX_ROWS = 500
-_NAMED = 60  # with more clients, the names at the heat map would overlap
-BLOCK = 128
-"""Maximum number of samples of one client that are evaluated together; per-client work is repeated for each block."""
+_BLOCK = 128  # samples of one client that are evaluated together; per-client work is repeated for each block
 _CALL = 32_768  # samples of a compiled call
-_PIECE = 65_536  # clients whose distances are computed together, which bounds memory
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -68,10 +60,7 @@ class PartitionStatistics(Summarised):
         """
         sizes = self.histogram.sum(1, dtype=np.int64)
         everyone = self.histogram.sum(0, dtype=np.int64) / sizes.sum()
-        pieces = np.array_split(np.arange(len(sizes)), -(-len(sizes) // _PIECE))
-        return np.concatenate(
-            [0.5 * np.abs(self.histogram[piece] / sizes[piece, None] - everyone).sum(1) for piece in pieces]
-        )
+        return 0.5 * np.abs(self.histogram / sizes[:, None] - everyone).sum(1)
 
     @property
     def heterogeneity(self) -> float:
@@ -134,84 +123,11 @@ class PartitionStatistics(Summarised):
         import rich.console
 
         said = self.summary()
-        held = f"{said[f'{self._columns}_per_client']} {self._columns}"
-        line = (
-            f"{self.name}: {said['clients']} clients, {said['samples']} training samples; per client "
-            f"{said['per_client']}, {held}; mean distance to the global label "
-            f"distribution {said['heterogeneity']:.3f}"
-            + ("" if self.counted is None else f"; labels counted of {len(self.counted)} clients, a random choice")
-        )
-        text = io.StringIO()
-        table = self.table()
+        line = ", ".join(f"{value if key == 'name' else f'{key} {value}'}" for key, value in said.items())
+        text, table = io.StringIO(), self.table()
         console = rich.console.Console(file=text, width=160, color_system=None)
         console.print(line, table, width=max(80, console.measure(table).maximum))
         return text.getvalue()
-
-
-def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = None, ax: Axes | None = None) -> Figure:
-    """Draws samples per client and class as a heat map, next to a bar chart of samples per client.
-
-    Only counted clients are drawn. Colours are proportional to the square root of the number, so that small clients
-    differ from empty ones. With more than 500 clients, a row is the mean of several neighbours; the title says of how
-    many.
-
-    Args:
-        statistics: result of `FederatedData.statistics()`.
-        path: file to save the figure to (the suffix sets the format); `None` saves nothing.
-        ax: axes for the heat map, without the bar chart; `None` creates a new figure.
-
-    Returns:
-        The figure.
-    """
-    from matplotlib.colors import PowerNorm
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    from jaxafl.data.picture import Picture
-
-    clients, classes = statistics.histogram.shape
-    if ax is not None:
-        figure = ax.get_figure(root=True)
-        if figure is None:
-            raise ValueError("ax belongs to no figure; make it with figure.subplots() or pass ax=None")
-    else:
-        figure = Picture(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9))
-        ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
-        sizes, group = _rows(statistics.sizes[statistics.clients])
-        edges = np.append(np.arange(len(sizes)) * group, clients) - 0.5
-        bars.fill_betweenx(edges, np.append(sizes, 0), step="post", color="0.5")
-        bars.set(xlabel="samples", xlim=(0, None), title="per client")
-        bars.xaxis.set_major_locator(MaxNLocator(2, integer=True))
-        bars.xaxis.set_major_formatter(EngFormatter(sep=""))
-        figure.suptitle(f"{statistics.name}, heterogeneity {statistics.heterogeneity:.3f}")
-    rows, group = _rows(statistics.histogram)
-    image = ax.imshow(
-        rows,
-        aspect="auto",
-        cmap="viridis",
-        interpolation="nearest",
-        norm=PowerNorm(0.5, vmin=0),
-        extent=(-0.5, classes - 0.5, len(rows) * group - 0.5, -0.5),
-    )
-    column = "quantile of the target" if statistics.quantiles else "class"
-    title = f"samples per {column}" if group == 1 else f"samples per {column}, mean of {group} clients"
-    ax.set(xlabel=column, ylabel="client", title=title, ylim=(clients - 0.5, -0.5))
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    if statistics.names is not None and clients <= _NAMED:
-        ax.set_yticks(range(clients), statistics.names[statistics.clients])
-    figure.colorbar(image, ax=ax, pad=0.02)
-    if path is not None:
-        with replacing(path) as unfinished:
-            figure.savefig(unfinished, dpi=120)
-    return figure
-
-
-def _rows(table: np.ndarray) -> tuple[np.ndarray, int]:
-    """Averages rows over groups of clients, so that the image skips none; returns the size of a group too."""
-    group = -(-len(table) // _MAX_ROWS)
-    starts = np.arange(0, len(table), group)
-    members = np.diff(starts, append=len(table))
-    return np.add.reduceat(table, starts, dtype=np.int64) / members.reshape(-1, *[1] * (table.ndim - 1)), group
 
 
 @functools.lru_cache(maxsize=16)
@@ -221,7 +137,7 @@ def labels_only(gather: Gather) -> Evaluate:
 
 
 def traverse(
-    evaluate: Evaluate, arrays: Any, starts: np.ndarray, stops: np.ndarray, size: int = BLOCK
+    evaluate: Evaluate, arrays: Any, starts: np.ndarray, stops: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
     """Evaluates a traceable function at the positions `starts[k] <= p < stops[k]` of every client k, in order.
 
@@ -231,19 +147,18 @@ def traverse(
         arrays: first argument of `evaluate`, a pytree of arrays.
         starts: int64 `[N]`, first position of each client.
         stops: int64 `[N]`, one past the last position of each client.
-        size: number of samples of one client that are evaluated together, a power of 2 up to `BLOCK`.
 
     Yields:
         `(client [m], position [m], values)` as numpy arrays, with values a pytree of arrays `[m, ...]`.
     """
     arrays = on_device(arrays)
-    lanes_of_call = _CALL // size
-    blocks = np.maximum(-(-(stops - starts) // size), 0)
+    lanes_of_call = _CALL // _BLOCK
+    blocks = np.maximum(-(-(stops - starts) // _BLOCK), 0)
     client = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks)
     first = np.arange(len(client)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
     for begin in range(0, len(client), lanes_of_call):
         lanes = client[begin : begin + lanes_of_call]
-        position = starts[lanes, None] + first[begin : begin + lanes_of_call, None] * size + np.arange(size)
+        position = starts[lanes, None] + first[begin : begin + lanes_of_call, None] * _BLOCK + np.arange(_BLOCK)
         wanted = position < stops[lanes, None]
         # Short calls are padded with positions of client 0; another shape would compile again.
         padding = [(0, lanes_of_call - len(lanes))]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.partition.base import ClientRows
+from jaxafl.options import UserError
 
 
 def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
@@ -62,61 +62,30 @@ def stored_rows(arrays: Any, counts: np.ndarray) -> np.ndarray:
     return arrays["index"][np.repeat(first, counts) + np.arange(counts.sum())]
 
 
-def rows_of_clients(about: str, clients: Any) -> Sequence[np.ndarray]:
-    """Returns the rows of each client that a partition gave; raises `TypeError` unless these are lists of integers.
-
-    Args:
-        about: the partition, for the message.
-        clients: result of its `split`.
-    """
-    if isinstance(clients, ClientRows):
-        return clients
-    listed = [*clients] if isinstance(clients, Iterable) and not isinstance(clients, Mapping | str) else [None]
-    kept = {id(rows): np.asarray(rows) for rows in listed}  # clients may share one array
-    for client, rows in enumerate(kept[id(rows)] for rows in listed):
-        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            given = f"{rows.dtype}{[*rows.shape]}" if rows.ndim else f"{clients!r:.100}"
-            raise TypeError(
-                f"{about}: split must return a list with the rows of each client, integers as in [np.arange(30), "
-                f"np.arange(30, 60)]; client {client} got {given}"
-            )
-    return [kept[id(rows)] for rows in listed]
-
-
-def client_arrays(x: Any, y: np.ndarray, clients: Sequence[np.ndarray]) -> tuple[dict[str, Any], np.ndarray]:
+def client_arrays(x: Any, y: np.ndarray, clients: Sequence[Any]) -> tuple[dict[str, Any], np.ndarray]:
     """Builds the arrays that `gather_stored` reads, without copies or padding per client.
 
     Args:
         x: pooled raw samples `[n, ...]`, or a pytree of such arrays.
         y: targets `[n, ...]`.
-        clients: for each client, the int rows of its samples in x and y.
+        clients: for each client, the int rows of its samples in x and y. Rows that all clients share are stored once.
 
     Returns:
         `{"x", "y", "index" int32 [sum counts], "offset" int32 [N]}` and `counts` int64 `[N]`.
 
     Raises:
-        ValueError: a row is outside the data, or all clients hold 2^31 samples or more, which int32 cannot address.
+        ValueError: rows are no integers in 0 .. n - 1, or too many for int32 offsets.
     """
-    listed = clients.counts if isinstance(clients, ClientRows) else [len(rows) for rows in clients]
-    counts = np.array(listed, np.int64)
-    offset = np.cumsum(counts) - counts
-    if not isinstance(clients, ClientRows) and clients and all(rows is clients[0] for rows in clients[1:]):
-        index, offset = np.asarray(clients[0]), np.zeros_like(counts)  # a copy per client would take N times as much
-    elif counts.sum() >= 2**31:
-        raise ValueError(f"the clients hold {counts.sum()} samples together; stored data is limited to {2**31 - 1}")
-    else:
-        index = clients.flat if isinstance(clients, ClientRows) else np.concatenate([np.zeros(0, np.int32), *clients])
-    _check_rows(index, clients, len(y))
+    rows = {id(one): np.asarray(one) for one in clients}
+    wrong = [one for one in rows.values() if one.ndim != 1 or (one.size and one.dtype.kind not in "iu")]
+    if wrong:
+        raise UserError(f"a partition gave the rows {wrong[0]!r:.60}; expected integers [n] for each client")
+    counts = np.array([len(rows[id(one)]) for one in clients], np.int64)
+    offset = np.zeros_like(counts) if len(rows) == 1 else np.cumsum(counts) - counts
+    stored = rows.values() if len(rows) == 1 else [rows[id(one)] for one in clients]
+    index = np.concatenate([np.zeros(0, np.int32), *stored])
+    if len(index) >= 2**31:
+        raise UserError(f"the clients hold {len(index)} samples together; expected at most {2**31 - 1}")
+    if index.size and (index.min() < 0 or index.max() >= len(y)):
+        raise UserError(f"a partition gave rows {index.min()} to {index.max()}; expected 0 to {len(y) - 1}")
     return {"x": x, "y": y, "index": index.astype(np.int32), "offset": offset.astype(np.int32)}, counts
-
-
-def _check_rows(index: np.ndarray, clients: Sequence[np.ndarray], samples: int) -> None:
-    """Raises an error if a partition's rows, all in `index`, are not in [0, samples)."""
-    if not index.size or (index.min() >= 0 and index.max() < samples):
-        return
-    for client, rows in enumerate(map(np.asarray, clients)):
-        if rows.size and (rows.min() < 0 or rows.max() >= samples):
-            raise ValueError(
-                f"a partition gave client {client} rows {rows.min()}..{rows.max()} of {samples} samples "
-                f"(0..{samples - 1})"
-            )

@@ -1,7 +1,10 @@
-"""Targets of samples: classes, several labels per sample, or real numbers; their quantiles."""
+"""Samples and targets in the form in which they are stored, and the classes and quantiles of targets."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,12 +12,40 @@ from numpy.typing import ArrayLike
 from jaxafl.options import UserError, as_array, check_whole
 
 
-def as_targets(name: str, part: str, y: ArrayLike | None) -> np.ndarray:
-    """Returns targets in the form in which they are stored.
+def as_samples(owner: str, x: Any) -> Any:
+    """Returns samples, an array `[n, ...]` or a pytree of such arrays, in the form in which they are stored.
+
+    Floats become float32. Float64 stays float64 with `jax_enable_x64`; integers and bools keep their dtype.
 
     Args:
-        name: name of the dataset, for messages.
-        part: `"training"` or `"test"`, for messages.
+        owner: name of the dataset and of the samples, for messages.
+        x: samples; nested lists of numbers are one array.
+
+    Raises:
+        ValueError: a number is NaN, infinite or too large for the form in which it is stored.
+        TypeError: samples are not numbers.
+    """
+    if not all(np.ndim(leaf) for leaf in jax.tree.leaves(x)):
+        x = as_array(owner, "samples", x)  # nested lists, which JAX takes for a pytree
+
+    def stored(leaf: Any) -> np.ndarray:
+        array = as_array(owner, "samples", leaf)
+        if array.ndim == 0 or array.dtype.kind not in "fiub":
+            raise TypeError(
+                f"{owner}: samples are {array.dtype}{[*array.shape]}; expected numbers. Use x.astype(float)"
+            )
+        return _in_range(f"{owner}: samples", array) if array.size else array
+
+    arrays = jax.tree.map(stored, x)
+    same = all(one is other for one, other in zip(jax.tree.leaves(arrays), jax.tree.leaves(x), strict=True))
+    return x if same else arrays  # JAX would sort the keys of a dict
+
+
+def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
+    """Returns targets in the form in which they are stored, always as a copy.
+
+    Args:
+        owner: name of the dataset and of the targets, for messages.
         y: integers [n] (classes), integers or bools [n, L] (several labels per sample), or floats [n, ...].
 
     Returns:
@@ -24,32 +55,37 @@ def as_targets(name: str, part: str, y: ArrayLike | None) -> np.ndarray:
         ValueError: a target is NaN, infinite or too large, or integers have a second axis of length 1.
         TypeError: `y` holds neither integers nor floats.
     """
-    labels = as_array(name, f"{part} labels", y)
-    if labels.ndim == 0:
-        raise UserError(f"{name}: {part} labels must be an array [n, ...]; got {y!r}")
-    if labels.dtype.kind == "f":
-        kept = jnp.result_type(float) if labels.dtype.itemsize >= 8 else np.dtype(np.float32)
-        bad = ~(np.abs(labels) <= np.finfo(kept).max)
-        if bad.any():
-            raise UserError(
-                f"{name}: {bad.sum()} of the {part} targets are NaN, infinite or too large for {kept}, the first in "
-                f"sample {np.argwhere(bad)[0][0]}; remove or replace these samples first"
-            )
-        return labels.astype(kept)  # a copy: the user may change the array
-    if labels.ndim == 2 and labels.shape[1] == 1:
-        raise UserError(f"{name}: {part} labels have shape {labels.shape}; write y[:, 0]")
-    if labels.dtype.kind not in "iu" and not (labels.dtype.kind == "b" and labels.ndim > 1):
-        advice = "numpy.unique(y, return_inverse=True)[1] numbers any labels, and y.astype(float) converts targets"
+    labels = as_array(owner, "labels", y)
+    if labels.ndim == 0 or labels.dtype.kind not in "iuf" + "b" * (labels.ndim > 1):
         raise TypeError(
-            f"{name}: {part} labels must be integer classes or float targets; got dtype {labels.dtype}. "
-            f"{'Write y.astype(int)' if labels.dtype.kind == 'b' else advice}"
+            f"{owner}: labels are {labels.dtype}{[*labels.shape]}; expected integer classes or floats [n, ...]. "
+            "numpy.unique(y, return_inverse=True)[1] numbers any labels"
         )
-    if labels.size and max(abs(int(labels.min())), int(labels.max())) >= 2**31:
-        raise UserError(f"{name}: {part} labels go up to {labels.max():,}, beyond int32; for targets, y.astype(float)")
-    return labels.astype(np.int32)
+    if labels.dtype.kind != "f" and labels.shape[1:] == (1,):
+        raise UserError(f"{owner}: labels have shape {labels.shape}; expected [n]. Write y[:, 0]")
+    checked = _in_range(f"{owner}: labels", labels) if labels.size else labels
+    return checked.astype(checked.dtype if labels.dtype.kind == "f" else np.int32)
 
 
-def check_range(name: str, part: str, y: np.ndarray, num_classes: int) -> None:
+def _in_range(owner: str, array: np.ndarray) -> np.ndarray:
+    """Returns floats in the stored dtype, and integers as they are; raises `ValueError` for numbers out of range."""
+    if array.dtype.kind == "b":
+        return array
+    dtype: Any = np.dtype(np.int32)
+    if array.dtype.kind == "f":
+        dtype = jnp.result_type(float) if array.dtype.itemsize >= 8 else np.dtype(np.float32)
+    limit = np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
+    low, high = array.min(), array.max()  # NaN if one value is NaN
+    if not (low >= -limit and high <= limit):
+        bad = np.flatnonzero(~((array >= -limit) & (array <= limit)).all(tuple(range(1, array.ndim))))
+        raise UserError(
+            f"{owner} have {len(bad)} entries with NaN, infinity or numbers beyond {dtype}, the first at {bad[0]}; "
+            f"expected numbers up to {limit:.3g}. Remove, replace or scale them first"
+        )
+    return array.astype(dtype, copy=False) if dtype.kind == "f" else array
+
+
+def check_range(owner: str, y: np.ndarray, num_classes: int) -> None:
     """Raises an error unless labels, int32 [n] or [n, L], lie in [0, C); negative ones of [n, L] are padding.
 
     Raises:
@@ -57,35 +93,30 @@ def check_range(name: str, part: str, y: np.ndarray, num_classes: int) -> None:
         TypeError: the targets are floats, which have no classes.
     """
     if y.dtype.kind == "f":
-        whole = ". If these are the numbers of classes, write y.astype(int)" if (y == np.round(y)).all() else ""
         raise TypeError(
-            f"{name}: {part} labels must be integer classes if num_classes is given; got dtype {y.dtype}{whole}. For "
-            "targets of a regression, leave num_classes out (None)"
+            f"{owner}: labels are {y.dtype}, but num_classes={num_classes} is given; expected integers. Write "
+            "y.astype(int), or leave num_classes out for a regression"
         )
-    empty = (y < 0).all(axis=tuple(range(1, y.ndim))) if y.ndim > 1 else np.zeros(0, bool)
-    if empty.any():
+    if y.ndim > 1 and (empty := (y < 0).all(axis=tuple(range(1, y.ndim)))).any():
         raise UserError(
-            f"{name}: {empty.sum()} of the {part} samples have no label but padding, the first is sample "
-            f"{empty.argmax()}. They would count as errors; remove them first"
+            f"{owner}: {empty.sum()} samples have no label but padding, the first is sample {empty.argmax()}; expected "
+            "a label for each. They would count as errors; remove them first"
         )
     low, high = int(y.min(initial=0)), int(y.max(initial=0))
     if high >= num_classes or (low < 0 and y.ndim == 1):
-        negative = ""
-        if low < 0:
-            negative = (
-                "; leave out samples without a label (-1, as in test sets that are published without), and number "
-                "other classes by numpy.unique(y, return_inverse=True)[1]; targets of a regression are floats"
-            )
         raise UserError(
-            f"{name}: {part} labels run from {y.min()} to {high}, outside 0..{num_classes - 1} "
-            f"(num_classes={num_classes}){negative}"
+            f"{owner}: labels run from {y.min()} to {high}, outside 0..{num_classes - 1} (num_classes={num_classes}). "
+            "Leave out samples without a label (-1); numpy.unique(y, return_inverse=True)[1] numbers other classes"
         )
 
 
 def require_classes(owner: str, labels: np.ndarray) -> None:
     """Raises `ValueError` unless labels are one class per sample, int [n]."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise UserError(f"{owner}: {_found(labels)}, expected one class per sample. {_remedy(labels)}")
+        raise UserError(
+            f"{owner}: y is {labels.dtype}{[*labels.shape]}; expected one class per sample. Take quantiles of y [n] as "
+            "classes (quantiles=4, --partition-quantiles 4), or split by client ids: from_arrays(x, y, client_ids)"
+        )
 
 
 def class_counts(owner: str, labels: np.ndarray) -> np.ndarray:
@@ -109,20 +140,6 @@ def quantile_bins(owner: str, y: np.ndarray, quantiles: int, targets: np.ndarray
     """
     quantiles = check_whole(owner, "quantiles", quantiles, least=2)
     if y.ndim != 1:
-        raise UserError(f"{owner}: {_found(y)}, and quantiles need one number per sample. {_remedy(y)}")
+        raise UserError(f"{owner}: y has shape {y.shape}; expected one number per sample for quantiles")
     edges = np.quantile(y, np.arange(1, quantiles) / quantiles)
     return np.searchsorted(edges, y if targets is None else targets, side="right")
-
-
-def _found(y: np.ndarray) -> str:
-    return f"y is {y.dtype}[{', '.join(map(str, ('n', *y.shape[1:])))}]"
-
-
-def _remedy(y: np.ndarray) -> str:
-    """Returns advice for targets that are not one class per sample."""
-    if y.ndim == 1:
-        return (
-            "Take quantiles of y as classes: dataset.partition(..., quantiles=4), data.statistics(quantiles=4), in a "
-            "shell --partition-quantiles 4"
-        )
-    return "Split without classes (iid, sizes, by_user), or give client ids of your own: from_arrays(x, y, client_ids)"

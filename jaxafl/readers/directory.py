@@ -1,10 +1,10 @@
-"""The data directory, and the error for a missing dataset."""
+"""The data directory, its files, and the error for a missing dataset."""
 
 from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxafl.options import as_path
 
@@ -26,12 +26,30 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Pa
     return as_path(chosen or "~/tensorflow_datasets")
 
 
-def find_file(name: str, places: Sequence[pathlib.Path], ways: Sequence[str]) -> pathlib.Path:
-    """Returns the first path that is a file; raises the error of `missing_dataset` if there is none."""
-    for path in places:
-        if path.is_file():
-            return path
-    raise missing_dataset(name, places, ways)
+def find_files(name: str, places: Iterable[tuple[pathlib.Path, Sequence[str]]]) -> list[pathlib.Path]:
+    """Returns the files of a dataset, gzipped as `*.gz` or not, from the first folder that holds any of them.
+
+    Args:
+        name: name of the dataset.
+        places: folders, each with the names of the files in it.
+
+    Returns:
+        The paths in the order of the names; empty if no folder holds any.
+
+    Raises:
+        FileNotFoundError: the folder holds only some of them.
+    """
+    for folder, names in places:
+        found = {file: path for file in names for path in (folder / f"{file}.gz", folder / file) if path.is_file()}
+        if found and len(found) < len(names):
+            absent = ", ".join(file for file in names if file not in found)
+            raise MissingDataset(
+                f"{folder} holds only part of {name}: {absent} (or *.gz) is missing. Add what is missing, or remove "
+                "the rest to let another source be used."
+            )
+        if found:
+            return [found[file] for file in names]
+    return []
 
 
 def missing_dataset(name: str, looked_in: Sequence[pathlib.Path], ways: Sequence[str]) -> MissingDataset:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.readers.directory import data_directory, find_file
+from jaxafl.readers.directory import data_directory, find_files, missing_dataset
 
 # FLASH's published milliseconds per mini-batch (mean, standard deviation) on its slow, middle and fast phone
 MEASURED = {
@@ -89,11 +89,9 @@ def read_scores(data_dir: str | os.PathLike[str] | None) -> dict[str, float]:
     """
     path = _find(SCORES, data_dir)
     scores = json.loads(gzip.decompress(path.read_bytes()))
-    known = isinstance(scores, dict) and all(isinstance(s, int | float) and s > 0 for s in scores.values())
-    if not known or any(name not in scores for name in ANCHORS):
-        raise ValueError(f"{path} must be {_FORMATS[SCORES]}; scores > 0, those of {', '.join(ANCHORS)} among them")
-    if not scores[ANCHORS[0]] < scores[ANCHORS[1]] < scores[ANCHORS[2]]:
-        raise ValueError(f"{path}: the scores of {', '.join(ANCHORS)} must increase")
+    slow, middle, fast = (scores.get(name, 0) for name in ANCHORS)
+    if not (0 < slow < middle < fast and min(scores.values()) > 0):
+        raise ValueError(f"{path} must be {_FORMATS[SCORES]}; scores > 0, increasing over {', '.join(ANCHORS)}")
     return scores
 
 
@@ -124,8 +122,6 @@ def read_availability(data_dir: str | os.PathLike[str] | None) -> Traces:
     path = _find(AVAILABILITY, data_dir)
     starts, ends, origins, stops = _load(path, "start", "end", "trace_start", "trace_end")
     times, ready = [], []
-    if not len(origins) == len(stops) == len(starts):
-        raise ValueError(f"{path}: `trace_start` and `trace_end` must have one entry for each of {len(starts)} devices")
     for device, (start, end, origin, stop) in enumerate(zip(starts, ends, origins, stops, strict=True)):
         intervals = np.stack([start, end], axis=1) - origin
         bounds = np.concatenate([[0.0], intervals.ravel(), [stop - origin]])
@@ -153,7 +149,11 @@ def traces_of(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray], where:
     if not times:
         raise ValueError(f"{where}at least one trace is needed, got none")
     for index, (time, amount) in enumerate(zip(times, amounts, strict=True)):
-        _check_trace(f"{where}trace {index}", np.asarray(time), np.asarray(amount))
+        known = np.ndim(time) == 1 and np.shape(time) == np.shape(amount) and np.isfinite([time, amount]).all()
+        if not known or len(time) < 2 or time[0] != 0 or (np.diff(time) <= 0).any():
+            raise ValueError(f"{where}trace {index}: times must begin at 0 and increase, with an amount for each")
+        if amount[0] != 0 or (np.diff(amount) < 0).any() or amount[-1] <= 0:
+            raise ValueError(f"{where}trace {index}: amounts must begin at 0, never decrease and end above 0")
     return Traces(
         np.concatenate(times).astype(np.float64),
         np.concatenate(amounts).astype(np.float64),
@@ -168,12 +168,9 @@ def _load(path: pathlib.Path, one: str, other: str, *more: str) -> list[Any]:
             arrays = {name: file[name] for name in (one, other, "offsets", *more)}
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} must be an npz file with {_FORMATS[path.name]} ({error})") from error
-    offsets = arrays["offsets"]
-    length = len(arrays[one])
-    if len(arrays[other]) != length:
-        raise ValueError(f"{path}: `{one}` and `{other}` must be of one length, got {length} and {len(arrays[other])}")
-    if len(offsets) < 2 or (offsets[0], offsets[-1]) != (0, length) or (np.diff(offsets) < 1).any():
-        raise ValueError(f"{path}: `offsets` must increase from 0 to the {length} rows there are")
+    offsets, lengths = arrays["offsets"], {len(arrays[name]) for name in (one, other)}
+    if lengths != {int(offsets[-1])} or offsets[0] != 0 or (np.diff(offsets) < 1).any():
+        raise ValueError(f"{path}: `offsets` must increase from 0 to the {min(lengths)} rows of `{one}` and `{other}`")
     cuts = offsets[1:-1].astype(np.int64)
     traces = [np.split(arrays[name].astype(np.float64), cuts) for name in (one, other)]
     return [*traces, *(arrays[name] for name in more)]
@@ -187,22 +184,7 @@ def _find(name: str, data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
         "Give device_trace(data_dir=...) or JAXAFL_DATA_DIR the directory that has it.",
         "Do without: device_trace(bandwidth=False, availability=False, phones='three') reads no file.",
     ]
-    return find_file(f"{_FOLDER}/{name}", [base / _FOLDER / name, base / name], ways)
-
-
-def _check_trace(trace: str, time: np.ndarray, amount: np.ndarray) -> None:
-    if time.ndim != 1 or time.shape != amount.shape or len(time) < 2:
-        raise ValueError(
-            f"{trace}: times and amounts must be one-dimensional, of one length of at least 2, got shapes "
-            f"{time.shape} and {amount.shape}"
-        )
-    if not (np.isfinite(time).all() and np.isfinite(amount).all()):
-        raise ValueError(f"{trace}: times and amounts must be finite numbers")
-    if time[0] != 0 or (np.diff(time) <= 0).any():
-        place = int(np.argmax(np.diff(time) <= 0)) + 1 if time[0] == 0 else 0
-        raise ValueError(f"{trace}: times must begin at 0 and increase, got {time[place]} at place {place}")
-    if amount[0] != 0 or (np.diff(amount) < 0).any() or amount[-1] <= 0:
-        raise ValueError(
-            f"{trace}: amounts must begin at 0, never decrease and end above 0 (a trace on which nothing "
-            f"accumulates is never done), got {amount[0]} to {amount[-1]}"
-        )
+    places = [base / _FOLDER, base]
+    if files := find_files(name, [(place, [name]) for place in places]):
+        return files[0]
+    raise missing_dataset(f"{_FOLDER}/{name}", places, ways)

@@ -9,14 +9,12 @@ import numpy as np
 
 from jaxafl.options import UserError
 
-_SEEN_AS = {
+_EIGHT_BITS = {
     "1": "L", "L": "L", "LA": "LA", "La": "LA", "P": "RGB", "PA": "RGBA", "RGB": "RGB", "RGBX": "RGB", "RGBA": "RGBA",
     "RGBa": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB",
 }  # fmt: skip
 """Mode -> mode with 8 bits per channel that shows an equal image."""
 _WIDE = {"I;16": np.uint16, "I;16L": np.uint16, "I;16B": np.uint16, "I;16N": np.uint16, "I": np.int32, "F": np.float32}
-_WITH_OPACITY = {"1": "LA", "L": "LA", "P": "RGBA", "RGB": "RGBA"}
-"""Mode -> mode with 8 bits per channel and opacity, for images with a transparent colour."""
 
 
 def is_picture(sample: Any) -> bool:
@@ -34,62 +32,37 @@ def pixels(owner: str, images: Iterable[Any]) -> np.ndarray:
 
     Args:
         owner: the owner of the images, for messages.
-        images: images of one size, with one frame each.
+        images: images of one size.
 
     Returns:
         Array `[n, height, width, channels]`: 1 channel (brightness), 2 (brightness, opacity), 3 (RGB) or 4 (RGBA).
 
     Raises:
-        ValueError: images have several sizes or frames, a mode has no meaning as pixels (LAB), or depths differ.
+        ValueError: images have several sizes or depths.
     """
-    modes = set()
-    found = []
-    for place, image in enumerate(images):
-        if not is_picture(image):
-            raise UserError(f"{owner}: sample {place} is no image, but a {type(image).__name__}")
-        modes.add(image.mode)
-        found.append(_pixels(owner, place, image))
-    if len(sizes := {array.shape[:2] for array in found}) > 1:
-        wanted = min(sizes)
+    found = [_pixels(image) for image in images]
+    forms = {(array.shape[:2], array.dtype.name) for array in found}
+    if len(forms) > 1:
         raise UserError(
-            f"{owner} holds images of several sizes (height, width): {', '.join(map(str, sorted(sizes)[:3]))}; write "
-            f"them in one size, for example image.resize(({wanted[1]}, {wanted[0]}))"
-        )
-    if len({array.dtype for array in found}) > 1:
-        raise UserError(
-            f"{owner} holds images of different depths (modes {', '.join(sorted(modes))}), which have no common scale; "
-            'write all in one mode, for example image.convert("L")'
+            f"{owner} holds images of several sizes or depths: {', '.join(map(str, sorted(forms)[:3]))}; expected one. "
+            'Write all in one form, for example image.convert("RGB").resize((32, 32))'
         )
     colours = any(array.shape[2] > 2 for array in found)
     opacity = any(array.shape[2] % 2 == 0 for array in found)
     return np.stack([_with_channels(array, colours, opacity) for array in found])
 
 
-def _pixels(owner: str, place: int, image: Any) -> np.ndarray:
+def _pixels(image: Any) -> np.ndarray:
     """Returns one image `[height, width, channels]` with the smallest number of channels that shows it."""
     from PIL import ImageOps
 
-    if getattr(image, "is_animated", False) and image.format != "MPO":  # MPO files of cameras hold previews as frames
-        raise UserError(
-            f"{owner}: image {place} has {image.n_frames} frames; give the one that is meant, "
-            'image.convert("RGB") after image.seek(0), or each as a sample of its own'
-        )
     image = ImageOps.exif_transpose(image)
-    by_mode = _WITH_OPACITY if "transparency" in image.info else _SEEN_AS
-    mode = by_mode.get(image.mode, _SEEN_AS.get(image.mode))
-    if mode is not None:
-        array = np.asarray(image if image.mode == mode else image.convert(mode))
-    elif image.mode in _WIDE:
-        array = np.asarray(image).astype(_WIDE[image.mode])
-    else:
-        lab = (
-            'for LAB ImageCms.profileToProfile(image, ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB"), '
-            'outputMode="RGB")'
-        )
-        raise UserError(
-            f"{owner}: image {place} has mode {image.mode}, which has no one meaning as pixels; convert all images to "
-            f'RGB or L first: image.convert("RGB"), {lab}'
-        )
+    if image.mode in _WIDE:
+        return np.asarray(image).astype(_WIDE[image.mode])[..., None]
+    mode = _EIGHT_BITS.get(image.mode, "RGB")  # Pillow refuses to convert others, such as LAB
+    if "transparency" in image.info:
+        mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
+    array = np.asarray(image.convert(mode))
     return array if array.ndim == 3 else array[..., None]
 
 

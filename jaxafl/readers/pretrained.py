@@ -6,12 +6,12 @@ import importlib.util
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from jaxafl.options import check_whole
+from jaxafl.options import as_path, check_whole
 from jaxafl.readers.directory import data_directory
 
 Tokenizer: TypeAlias = Any
@@ -29,7 +29,7 @@ def pretrained_directory(
     """Returns the folder of a pretrained checkpoint.
 
     The order of search is the folder `checkpoint` itself, `<data_dir>/<checkpoint>`, and, if the package
-    `huggingface_hub` is installed, its cache on disk (a name without an owner matches any owner) and the hub.
+    `huggingface_hub` is installed, the Hugging Face hub or, without network, its cache.
 
     Args:
         checkpoint: a folder, or a name such as `"bert-base-uncased"` or `"owner/name"`.
@@ -43,19 +43,24 @@ def pretrained_directory(
         FileNotFoundError: no folder holds a needed file. The message lists the tried places and the ways to get it.
     """
     name = os.fspath(checkpoint)
-    looked_in = []
-    for folder, place in _candidates(name, data_directory(data_dir) / name):
-        if folder is not None and any((folder / file).is_file() for file in needed):
+    places = [as_path(name), data_directory(data_dir) / name]
+    for folder in places:
+        if any((folder / file).is_file() for file in needed):
             return folder
-        looked_in.append(f"\n  {place or f'{folder}: {_found(folder)}'}")
+    try:
+        import huggingface_hub
+
+        folder = pathlib.Path(huggingface_hub.snapshot_download(name, allow_patterns=_FILES))
+        if any((folder / file).is_file() for file in needed):
+            return folder
+        reason = f"has none of the files in {folder}"
+    except Exception as error:  # no package, no network, an unknown name or no permission
+        reason = str(error).strip().partition("\n")[0]
     raise FileNotFoundError(
-        f"checkpoint {name!r} was not found with {' or '.join(needed)}. Looked in:{''.join(looked_in)}\n"
-        "Ways to get it:\n"
-        f"  1. Give a folder with config.json, model.safetensors and tokenizer.json (or vocab.txt), or put it into "
-        f"{data_directory(data_dir) / name}.\n"
-        f"  2. On a machine with network: pip install huggingface_hub, then hf download {name}; the cache is found "
-        "here when it is copied along.\n"
-        "Weights in pytorch_model.bin are not read, because reading them runs code: convert them to safetensors first."
+        f"checkpoint {name!r} was not found with {' or '.join(needed)}. Looked in {places[0]}, {places[1]} and the "
+        f"Hugging Face hub: {reason}\nPut config.json, model.safetensors and tokenizer.json (or vocab.txt) into "
+        f"{places[1]}, or run pip install huggingface_hub and hf download {name}. Weights in pytorch_model.bin are not "
+        "read, because reading them runs code: convert them to safetensors first."
     )
 
 
@@ -129,50 +134,6 @@ def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_lengt
         "attention_mask": np.array([one.attention_mask for one in encoded], np.uint8),
     }
     return Tokens(arrays, sum(bool(one.overflowing) for one in encoded))
-
-
-def _candidates(name: str, in_data: pathlib.Path) -> Iterator[tuple[pathlib.Path | None, str]]:
-    """Yields folders that may hold the checkpoint, with the reason if a folder does not ("" lists its content)."""
-    for folder in dict.fromkeys([pathlib.Path(name).expanduser(), in_data]):
-        yield folder, ""
-    if pathlib.Path(name).is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        yield None, "the Hugging Face hub: not asked: this is a path"
-    elif importlib.util.find_spec("huggingface_hub") is None:
-        yield None, "the Hugging Face cache and hub: not asked: the package huggingface_hub is not installed"
-    else:
-        import huggingface_hub.constants
-
-        for folder in _cached(name):
-            yield folder, ""
-        yield None, f"the Hugging Face cache {huggingface_hub.constants.HF_HUB_CACHE}: nothing else of this name"
-        try:
-            downloaded = huggingface_hub.snapshot_download(name, allow_patterns=_FILES)
-            yield pathlib.Path(downloaded), "the Hugging Face hub: it has none of the files"
-        except Exception as error:  # no network, an unknown name or no permission: the error message lists the reason
-            yield None, f"the Hugging Face hub: {str(error).strip().partition(chr(10))[0] or type(error).__name__}"
-
-
-def _cached(name: str) -> list[pathlib.Path]:
-    """Returns the snapshots in the cache; for each repository, the revision of `main` comes first."""
-    import huggingface_hub
-
-    try:
-        repositories = sorted(huggingface_hub.scan_cache_dir().repos, key=lambda repository: repository.repo_id)
-    except huggingface_hub.CacheNotFound:
-        return []
-    return [
-        revision.snapshot_path
-        for repository in repositories
-        if repository.repo_type == "model" and name in (repository.repo_id, repository.repo_id.partition("/")[2])
-        for revision in sorted(repository.revisions, key=lambda one: ("main" not in one.refs, one.commit_hash))
-    ]
-
-
-def _found(folder: pathlib.Path | None) -> str:
-    if folder is None or not folder.is_dir():
-        return "does not exist"
-    files = sorted(path.name for path in folder.iterdir())
-    return f"holds {', '.join(files[:12])}{' ...' if len(files) > 12 else ''}" if files else "is empty"
 
 
 def _from_vocabulary(folder: pathlib.Path) -> Tokenizer:

@@ -34,22 +34,17 @@ def prepare_tfds(
 
     Raises:
         ImportError: TensorFlow is not installed.
-        FileNotFoundError: `manual_dir` is given and does not exist.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise ImportError(
             f"preparing {name!r} with TensorFlow Datasets needs TensorFlow, which is not installed: "
             'pip install "jaxafl[tfds]". Reading a prepared dataset does not need it.'
         )
-    manual = None if manual_dir is None else as_path(manual_dir)
-    if manual is not None and not manual.is_dir():
-        raise FileNotFoundError(
-            f"manual_dir {manual_dir} does not exist; it should hold the original files of {name!r}"
-        )
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_directory(data_dir), file_format="array_record")
-    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual and os.fspath(manual)))
+    manual = manual_dir and os.fspath(as_path(manual_dir))
+    builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual))
     return pathlib.Path(builder.data_dir)
 
 
@@ -69,22 +64,14 @@ def prepared_directory(name: str, directory: pathlib.Path) -> pathlib.Path | Non
         directory: the data directory.
 
     Returns:
-        `<directory>/<name>/<version>`, or `None` if there is no prepared version.
-
-    Raises:
-        ValueError: the only prepared versions are in a format that cannot be read without TensorFlow.
+        `<directory>/<name>/<version>`, or `None` if there is no version as array_record. TFDS reads other formats only
+        with TensorFlow.
     """
-    formats = {
-        path.parent: json.loads(path.read_text()).get("fileFormat", "tfrecord")
+    readable = [
+        path.parent
         for path in (directory / name).glob("*/dataset_info.json")
-    }
-    readable = [path for path, file_format in formats.items() if file_format == "array_record"]
-    if formats and not readable:
-        raise ValueError(
-            f"{name!r} is prepared in {', '.join(map(str, formats))} as {', '.join(sorted(set(formats.values())))}, "
-            "which only TensorFlow reads. Remove it and prepare it again: "
-            f"jaxafl.data.prepare_tfds({name!r}, data_dir=...)."
-        )
+        if json.loads(path.read_text()).get("fileFormat") == "array_record"
+    ]
     return max(readable, key=lambda path: tuple(map(int, path.name.split("."))), default=None)
 
 

@@ -68,11 +68,10 @@ def test_clients_of_one_pool_hold_out_the_same_samples() -> None:
 
 def test_invalid_shares_to_hold_out_raise() -> None:
     data = pooled()
-    with pytest.raises(ValueError, match=r"a share of 0\.05 holds out no sample of any client \(the largest has 12\)"):
-        data.with_validation(0.05)
-    with pytest.raises(ValueError, match="share must be < 1"):
-        data.with_validation(1.0)
-    with pytest.raises(ValueError, match="has a validation set already"):
+    for share in (0.05, 1.0, "a"):
+        with pytest.raises((ValueError, TypeError), match="share"):
+            data.with_validation(share)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="validation set already"):
         data.with_validation(0.3).with_validation(0.3)
 
 

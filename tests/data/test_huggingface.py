@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
+from jaxafl.readers.pictures import pixels as to_array
 
 datasets = pytest.importorskip("datasets")
 images = pytest.importorskip("PIL.Image")
@@ -51,17 +52,6 @@ def test_some_is_held_out_of_a_single_dataset(pictures: Any) -> None:
     assert found.test_clients is not None and np.bincount(found.test_clients).tolist() == [3] * 5
 
 
-@pytest.mark.slow
-def test_a_pooled_dataset_is_partitioned_and_trains(pictures: Any) -> None:
-    both = datasets.DatasetDict({"train": pictures, "test": pictures.select(range(10))})
-    pooled = afl.data.from_huggingface(both, x="image", y="label")
-    data = pooled.partition(afl.data.iid(4))
-    clock = afl.clock.synchronous()
-    client = afl.Client(learning_rate=0.1, steps=1, batch_size=4)
-    sim = afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedavg(), clock)
-    assert np.isfinite(sim.run(2).loss.values).all()
-
-
 def test_labels_may_be_numbers_or_words() -> None:
     table = datasets.Dataset.from_dict({"v": [[1.0, 2.0], [3.0, 4.0]] * 10, "kind": ["yes", "no"] * 10})
     found = afl.data.from_huggingface(table, x="v", y="kind", test_fraction=0.2)
@@ -89,57 +79,8 @@ def test_texts_are_tokenised() -> None:
     assert found.x["input_ids"].shape == (20, 3)
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        (
-            {"x": "pixels", "y": "label", "test_fraction": 0.2},
-            "no column 'pixels'; there are image, label, writer",
-        ),
-        ({"x": "image", "y": "label"}, "a single Dataset needs test_fraction"),
-        ({"x": "writer", "y": "label", "test_fraction": 0.2}, "holds texts, which need a tokenizer"),
-        ({"x": ["image", "image"], "y": "label", "test_fraction": 0.2}, "only texts can come from two columns"),
-    ],
-)
-def test_invalid_options_raise(how: dict[str, Any], said: str, pictures: Any) -> None:
-    with pytest.raises(ValueError, match=said):
-        afl.data.from_huggingface(pictures, **how)
-
-
-def test_an_unsupported_dataset_raises(pictures: Any) -> None:
-    with pytest.raises(TypeError, match=r"takes a datasets\.Dataset or DatasetDict, got ndarray"):
-        afl.data.from_huggingface(np.zeros(3), x="a", y="b", test_fraction=0.2)
-    with pytest.raises(ValueError, match=r"there is no split 'test'; there are train; test_fraction"):
-        afl.data.from_huggingface(datasets.DatasetDict({"train": pictures}), x="image", y="label")
-    ragged = datasets.Dataset.from_dict({"v": [[1.0], [1.0, 2.0]] * 5, "y": [0, 1] * 5})
-    with pytest.raises(ValueError, match=r"numbers of one shape, got float64 of the shapes \(1,\), \(2,\)"):
-        afl.data.from_huggingface(ragged, x="v", y="y", test_fraction=0.2)
-
-
 def table(rows: int = 6, **columns: Any) -> Any:
     return datasets.Dataset.from_dict({"y": [0, 1] * (rows // 2)} | columns)
-
-
-def test_a_palette_is_read_as_its_colours_in_every_split() -> None:
-    colours = np.zeros((4, 6, 3), np.uint8)
-    colours[:, :3], colours[:, 3:] = (255, 0, 0), (0, 255, 0)
-    picture, kinds = images.fromarray(colours), datasets.Features({"x": datasets.Image(), "y": datasets.Value("int64")})
-    train, test = (
-        datasets.Dataset.from_dict({"x": [one] * 2, "y": [0, 1]}, features=kinds)
-        for one in (picture.convert("P"), picture.convert("L"))
-    )
-    both = datasets.DatasetDict({"train": train.with_format("numpy"), "test": test})
-    found = afl.data.from_huggingface(both, x="x", y="y")
-    np.testing.assert_array_equal(found.x[0], colours)
-    np.testing.assert_array_equal(found.x_test[0], np.repeat(np.asarray(picture.convert("L"))[..., None], 3, axis=2))
-
-
-def test_an_image_of_16_bits_is_a_number_not_a_token() -> None:
-    deep = images.fromarray(np.arange(16, dtype=np.uint16).reshape(4, 4) * 4000)
-    kinds = datasets.Features({"x": datasets.Image(), "y": datasets.Value("int64")})
-    made = datasets.Dataset.from_dict({"x": [deep] * 4, "y": [0, 1, 0, 1]}, features=kinds)
-    data = afl.data.from_huggingface(made, x="x", y="y", test_fraction=0.5).partition(afl.data.iid(1))
-    assert data.example[0].dtype == np.float32 and data.example[0].max() == 60_000
 
 
 def test_arrays_have_the_type_that_the_dataset_says() -> None:
@@ -160,9 +101,6 @@ def test_classes_are_matched_by_their_names() -> None:
     both["test"] = table(x=[[1.0]] * 6, y=["dog", "cat", "dog", "emu", "cat", "cat"])
     found = afl.data.from_huggingface(both, x="x", y="y")
     assert found.y_test.tolist() == [1, 0, 1, 2, 0, 0] and found.num_classes == 3
-    both["test"] = table(x=[[1.0]] * 6)
-    with pytest.raises(ValueError, match=r"named classes in some splits, and bare numbers in 'test'.*ClassLabel"):
-        afl.data.from_huggingface(both, x="x", y="y")
 
 
 def test_rows_come_in_the_order_of_a_shuffled_and_filtered_dataset() -> None:
@@ -180,32 +118,6 @@ def test_clients_keep_their_names() -> None:
     test = table(2, x=[[0.0]] * 2, who=["zoe", "eve"])
     found = afl.data.from_huggingface(datasets.DatasetDict({"train": coded, "test": test}), x="x", y="y", client="who")
     assert found.client_names.tolist() == ["ann", "bob", "eve"] and found.test_clients.tolist() == [-1, 2]
-    numbered = datasets.DatasetDict({"train": table(x=[[0.0]] * 6, who=[0, 0, 0, 1, 1, 1]), "test": test})
-    with pytest.raises(TypeError, match="got both"):
-        afl.data.from_huggingface(numbered, x="x", y="y", client="who")
-
-
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ({"y": [0, 1, -1, -1, 0, 1]}, r"2 of 6 labels in 'y' of the split 'train' are negative.*test='validation'"),
-        ({"y": [0, 1, None, 1, 0, 1]}, r"1 of 6 labels in 'y' .* are missing .None."),
-        ({"x": [[1.0], None, [1.0], [1.0], [1.0], [1.0]]}, r"sample 1 in 'x' of the split 'train' is missing"),
-        ({"x": [[float("nan")]] * 6}, "sample 0 is NaN or infinite"),
-        ({"x": [{"bytes": b"1", "path": None}] * 6}, r"encoded images.*datasets\.Image\(\)"),
-    ],
-)
-def test_missing_labels_and_samples_are_said(columns: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        afl.data.from_huggingface(table(**{"x": [[1.0]] * 6} | columns), x="x", y="y", test_fraction=0.5)
-
-
-def test_streams_and_transforms_are_refused() -> None:
-    made = table(x=[[1.0]] * 6)
-    with pytest.raises(ValueError, match=r"is a stream \(IterableDataset\).*from_list\(list\(stream\.take"):
-        afl.data.from_huggingface(made.to_iterable_dataset(), x="x", y="y")
-    with pytest.raises(ValueError, match=r"has a transform.*dataset\.map"):
-        afl.data.from_huggingface(made.with_transform(lambda rows: rows), x="x", y="y", test_fraction=0.5)
 
 
 def test_a_dataset_is_loaded_by_the_name_of_its_folder(pictures: Any, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
@@ -223,21 +135,95 @@ def test_a_dataset_is_loaded_by_the_name_of_its_folder(pictures: Any, tmp_path: 
         assert found.counts.tolist() == expected.counts.tolist() and found.num_classes == 3
 
 
-def test_a_name_that_cannot_be_loaded_is_a_clear_error(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        OSError, match=r"from_huggingface: 'nobody/nothing' could not be loaded: .*\. Check the name; on a"
-    ):
-        afl.data.from_huggingface("nobody/nothing", x="x", y="y")
-    (tmp_path / "train.csv").write_text("x,y\n1,0\n")
-    with pytest.raises(ValueError, match=r"could not be loaded: BuilderConfig 'other' not found"):
-        afl.data.from_huggingface(tmp_path, x="x", y="y", config="other")
-    with pytest.raises(ValueError, match="config='rte' is for a dataset given by name"):
-        afl.data.from_huggingface(table(x=[[1.0]] * 6), x="x", y="y", config="rte", test_fraction=0.5)
-
-
 def test_a_name_without_the_package_names_the_extra(monkeypatch: Any) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r'from_huggingface\(.mnist.\) needs .*: pip install "jaxafl\[hf\]"'):
         afl.data.from_huggingface("mnist", x="image", y="label")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "error"),
+    [
+        ({}, {"x": "pixels"}, "no column pixels"),
+        ({}, {"test_fraction": None}, "test_fraction"),
+        ({}, {"x": "word"}, "tokenizer"),
+        ({}, {"x": ["x", "y"]}, "two columns"),
+        ({"y": [0, 1, -1, -1, 0, 1]}, {}, "from -1"),
+        ({"y": [0, 1, None, 1, 0, 1]}, {}, "labels"),
+        ({"x": [[1.0], None, [1.0], [1.0], [1.0], [1.0]]}, {}, "inhomogeneous|samples"),
+        ({"x": [[1.0], [1.0, 2.0]] * 3}, {}, "inhomogeneous|shape"),
+        ({"x": [[float("nan")]] * 6}, {}, "NaN"),
+    ],
+)
+def test_invalid_columns_and_options(change: dict[str, Any], options: dict[str, Any], error: str) -> None:
+    made = table(**{"x": [[1.0]] * 6, "word": ["a"] * 6} | change)
+    with pytest.raises((ValueError, TypeError), match=error):
+        afl.data.from_huggingface(made, **{"x": "x", "y": "y", "test_fraction": 0.5} | options)
+
+
+def test_streams_transforms_and_unknown_names_raise(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    made = table(x=[[1.0]] * 6)
+    for wrong in (made.to_iterable_dataset(), np.zeros(3)):
+        with pytest.raises(TypeError, match="DatasetDict"):
+            afl.data.from_huggingface(wrong, x="x", y="y", test_fraction=0.5)
+    with pytest.raises(ValueError, match=r"transform.*dataset\.map"):
+        afl.data.from_huggingface(made.with_transform(lambda rows: rows), x="x", y="y", test_fraction=0.5)
+    with pytest.raises(ValueError, match=r"no split 'test'"):
+        afl.data.from_huggingface(datasets.DatasetDict({"train": made}), x="x", y="y")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(OSError, match="nobody/nothing"):
+        afl.data.from_huggingface("nobody/nothing", x="x", y="y")
+    (tmp_path / "train.csv").write_text("x,y\n1,0\n")
+    with pytest.raises(ValueError, match="'other' not found"):
+        afl.data.from_huggingface(tmp_path, x="x", y="y", config="other")
+
+
+COLOURS = np.zeros((4, 6, 3), np.uint8)
+COLOURS[:, :3], COLOURS[:, 3:] = (255, 0, 0), (0, 255, 0)  # red beside green
+PICTURE = images.fromarray(COLOURS)
+GREY = np.arange(24, dtype=np.uint8).reshape(4, 6)
+OPAQUE = np.dstack([COLOURS, np.full((4, 6), 255)])
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [(mode, COLOURS) for mode in ("P", "RGB", "RGBX", "CMYK", "YCbCr", "HSV")] + [("RGBA", OPAQUE), ("PA", OPAQUE)],
+)
+def test_colours_and_opacity_are_those_of_every_mode(mode: str, expected: np.ndarray) -> None:
+    found = to_array("toy", [(PICTURE.convert("P") if mode == "PA" else PICTURE).convert(mode)])
+    assert found.shape == (1, *expected.shape) and found.dtype == np.uint8
+    assert np.abs(found[0].astype(int) - expected).max() <= 2
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("P", 4), ("RGB", 4), ("L", 2)])
+def test_a_transparent_colour_gives_an_opacity(mode: str, channels: int) -> None:
+    picture = PICTURE.convert(mode)
+    picture.info["transparency"] = picture.getpixel((0, 0))
+    found = to_array("toy", [picture])
+    assert found.shape == (1, 4, 6, channels) and found[0, 0, [0, 5], -1].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    "grey", [GREY, GREY.astype(np.uint16) * 2000, GREY.astype(np.int32) * 70_000, GREY / np.float32(7)]
+)
+def test_images_of_one_channel_keep_their_values_and_several_get_the_channels_of_all(grey: np.ndarray) -> None:
+    found = to_array("toy", [images.fromarray(grey)])
+    assert found.shape == (1, 4, 6, 1) and found.dtype == grey.dtype
+    np.testing.assert_array_equal(found[0, ..., 0], grey)
+    both = to_array("toy", [images.fromarray(GREY), PICTURE.convert("P")])
+    np.testing.assert_array_equal(both, np.stack([np.repeat(GREY[..., None], 3, axis=2), COLOURS]))
+    with_opacity = to_array("toy", [images.fromarray(GREY).convert("LA"), PICTURE])
+    assert with_opacity.shape == (2, 4, 6, 4) and (with_opacity[..., 3] == 255).all()
+    turned = images.fromarray(GREY)
+    turned.getexif()[0x0112] = 6  # a quarter to the right
+    np.testing.assert_array_equal(to_array("toy", [turned])[0, ..., 0], np.rot90(GREY, -1))
+
+
+def test_images_of_several_forms_raise_and_lists_of_images_are_samples() -> None:
+    for other in (PICTURE.resize((3, 2)), images.fromarray(GREY.astype(np.float32)), images.new("LAB", (6, 4))):
+        with pytest.raises(ValueError, match=r"several sizes or depths|conversion"):
+            to_array("toy", [PICTURE, other])
+    for picture, expected in ((PICTURE.convert("P"), 255), (images.fromarray(GREY.astype(np.uint16) * 2000), 46_000)):
+        data = afl.data.from_arrays([picture] * 4, [0, 1, 0, 1], ["a", "a", "b", "b"], test_fraction=0.5)
+        assert data.example[0].dtype == np.float32 and data.example[0].max() == expected

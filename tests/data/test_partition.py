@@ -1,101 +1,168 @@
-"""Partitioners: who gets which sample."""
+"""Partitions: who gets which sample."""
 
 from __future__ import annotations
 
-import re
+import json
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import jaxafl.data as data
-from jaxafl.data.partition import Partition
+from jaxafl import data
+from jaxafl.data.partition import base
+from jaxafl.options import UserError
 
 QUICK = settings(max_examples=40, deadline=None)
+LABELS = st.lists(st.integers(0, 6), min_size=1, max_size=150)
+SEEDS = st.integers(0, 2**32)
 
 
-def split(partitioner: Partition, labels: np.ndarray, seed: int = 0, users: np.ndarray | None = None):
-    return partitioner.split(labels, users, np.random.default_rng(seed))
+def split(partition: data.Partition, labels: Any, seed: int = 0) -> Any:
+    return partition.split(np.asarray(labels, np.int32), None, np.random.default_rng(seed))
 
 
 def balanced(classes: int, per_class: int) -> np.ndarray:
     return np.random.default_rng(9).permutation(np.repeat(np.arange(classes, dtype=np.int32), per_class))
 
 
-def toy(labels: np.ndarray, users: np.ndarray | None = None) -> data.Dataset:
+def pooled(labels: Any, users: Any = None) -> data.Dataset:
     x = np.arange(len(labels), dtype=np.float32)[:, None]
-    return data.Dataset("toy", x, labels, x[:1], labels[:1], int(labels.max()) + 1, data.as_is(), users=users)
+    return data.Dataset("toy", x, labels, x[:1], labels[:1], None, data.as_is(), users=users)
 
 
-def assert_each_sample_once(clients: list[np.ndarray], samples: int) -> None:
-    np.testing.assert_array_equal(np.sort(np.concatenate(clients)), np.arange(samples))
+def histogram(parts: Any, labels: np.ndarray) -> np.ndarray:
+    return np.stack([np.bincount(labels[rows], minlength=labels.max() + 1) for rows in parts])
+
+
+def assert_each_sample_once(parts: Any, samples: int) -> None:
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(samples))
+
+
+def assert_equal_parts(parts: Any, clients: int, samples: int) -> None:
+    assert len(parts) == clients and max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert_each_sample_once(parts, samples)
 
 
 @QUICK
-@given(
-    labels=st.lists(st.integers(0, 6), min_size=1, max_size=120),
-    clients=st.integers(1, 20),
-    alpha=st.floats(1e-3, 100),
-    seed=st.integers(0, 2**32),
-)
+@given(labels=LABELS, clients=st.integers(1, 20), alpha=st.floats(1e-3, 100), seed=SEEDS)
 def test_dirichlet_gives_every_sample_to_exactly_one_client(labels, clients, alpha, seed):
-    labels = np.array(labels, np.int32)
     parts = split(data.dirichlet(alpha, clients), labels, seed)
     assert len(parts) == clients
     assert_each_sample_once(parts, len(labels))
 
 
 @QUICK
-@given(samples=st.integers(1, 200), clients=st.integers(1, 30), seed=st.integers(0, 2**32))
-def test_iid_deals_every_sample_once_in_equal_parts(samples, clients, seed):
-    labels = np.zeros(samples, np.int32)
-    if clients > samples:
-        with pytest.raises(ValueError, match=f"at most {samples} clients"):
-            split(data.iid(clients), labels, seed)
-        return
-    parts = split(data.iid(clients), labels, seed)
-    assert len(parts) == clients
-    assert_each_sample_once(parts, samples)
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+@given(labels=LABELS, clients=st.integers(1, 20), alpha=st.floats(1e-6, 1e4), seed=SEEDS)
+def test_iid_and_dirichlet_equal_deal_every_sample_once_in_equal_parts(labels, clients, alpha, seed):
+    for partition in (data.iid(clients), data.dirichlet_equal(alpha, clients)):
+        if clients > len(labels):
+            with pytest.raises(UserError, match="too few"):
+                split(partition, labels, seed)
+        else:
+            assert_equal_parts(split(partition, labels, seed), clients, len(labels))
 
 
 @QUICK
-@given(classes=st.integers(1, 12), k=st.integers(1, 12), clients=st.integers(1, 25), seed=st.integers(0, 2**32))
-def test_classes_per_client_gives_exactly_k_classes(classes, k, clients, seed):
-    k = min(k, classes)
-    clients = max(clients, -(-classes // k))
-    labels = balanced(classes, per_class=30)
-    parts = split(data.classes_per_client(k, clients), labels, seed)
-    assert [len(np.unique(labels[rows])) for rows in parts] == [k] * clients
+@given(labels=LABELS, per_client=st.integers(1, 4), clients=st.integers(1, 20), seed=SEEDS)
+def test_shards_are_runs_of_the_sorted_labels_dealt_once(labels, per_client, clients, seed):
+    labels, amount = np.array(labels), per_client * clients
+    if amount > len(labels):
+        with pytest.raises(UserError, match="shards"):
+            split(data.shards(per_client, clients), labels, seed)
+        return
+    parts = split(data.shards(per_client, clients), labels, seed)
     assert_each_sample_once(parts, len(labels))
-    holders = np.bincount(np.concatenate([np.unique(labels[rows]) for rows in parts]))
-    assert holders.max() - holders.min() <= 1
+    assert max(map(len, parts)) - min(map(len, parts)) <= per_client
+    # A shard touches two classes at its ends, and others only if they are smaller than itself.
+    smaller = sum(count < len(labels) // amount for count in np.bincount(labels))
+    assert all(len(np.unique(labels[rows])) <= 2 * per_client + smaller for rows in parts)
 
 
 @QUICK
 @given(
-    sizes=st.lists(st.integers(1, 9), min_size=3, max_size=8),
-    k=st.integers(1, 3),
-    clients=st.integers(3, 9),
-    seed=st.integers(0, 99),
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    k=st.integers(1, 12),
+    clients=st.integers(1, 25),
+    seed=SEEDS,
 )
-def test_classes_per_client_copes_with_rare_classes_or_says_why_not(sizes, k, clients, seed):
-    labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    clients = max(clients, -(-len(sizes) // k))
-    if np.minimum(sizes, clients).sum() < k * clients:
-        with pytest.raises(ValueError, match="too few"):
+def test_classes_per_client_gives_exactly_k_classes_or_raises(sizes, k, clients, seed):
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    if not k <= len(sizes) <= k * clients <= np.minimum(sizes, clients).sum():
+        with pytest.raises(UserError, match="classes_per_client"):
             split(data.classes_per_client(k, clients), labels, seed)
         return
     parts = split(data.classes_per_client(k, clients), labels, seed)
     assert [len(np.unique(labels[rows])) for rows in parts] == [k] * clients
     assert_each_sample_once(parts, len(labels))
+    holders = np.bincount(np.concatenate([np.unique(labels[rows]) for rows in parts]))
+    assert (holders.max() - holders <= 1 + (holders == sizes)).all() or min(sizes) < clients
 
 
-@pytest.mark.parametrize("partitioner", [data.iid(7), data.dirichlet(0.5, 7), data.classes_per_client(2, 7)])
-def test_the_seed_decides_the_partition(partitioner):
-    labels = balanced(10, 60)
-    first, again, other = (split(partitioner, labels, seed) for seed in (3, 3, 4))
+@QUICK
+@given(
+    wanted=st.lists(st.integers(4, 30), min_size=1, max_size=8),
+    unused=st.integers(0, 50),
+    alpha=st.none() | st.floats(1e-6, 1e4),
+    classes=st.integers(1, 4),
+    seed=SEEDS,
+)
+def test_sizes_are_met_exactly_and_no_sample_is_used_twice(wanted, unused, alpha, classes, seed):
+    labels = np.random.default_rng(seed).integers(0, 5, sum(wanted) + unused)
+    by_class = balanced(10, 60)
+    for partition, held in ((data.sizes(wanted, alpha=alpha), labels), (data.sizes(wanted, classes), by_class)):
+        parts = split(partition, held, seed)
+        assert [len(rows) for rows in parts] == wanted
+        assert len(np.unique(np.concatenate(parts))) == sum(wanted)
+    assert ((histogram(parts, by_class) > 0).sum(1) == classes).all()
+
+
+@QUICK
+@given(
+    samples=st.integers(1, 300),
+    clients=st.integers(1, 20),
+    sigma=st.floats(0, 50),
+    min_size=st.integers(1, 4),
+    seed=SEEDS,
+)
+def test_lognormal_sizes_deal_every_sample_once(samples, clients, sigma, min_size, seed):
+    partition = data.lognormal_sizes(clients, sigma, min_size)
+    if clients * min_size > samples:
+        with pytest.raises(UserError, match="lognormal_sizes"):
+            split(partition, np.zeros(samples), seed)
+        return
+    parts = split(partition, np.zeros(samples), seed)
+    assert len(parts) == clients and min(map(len, parts)) >= min_size
+    assert_each_sample_once(parts, samples)
+
+
+@QUICK
+@given(samples=st.integers(1, 100), clients=st.integers(1, 12), part=st.floats(0.01, 1), seed=SEEDS)
+def test_iid_shared_gives_everyone_the_same_pool(samples, clients, part, seed):
+    pool = max(1, int(part * samples))
+    parts = split(data.iid_shared(clients, pool), np.zeros(samples), seed)
+    assert len(parts) == clients and all(rows is parts[0] for rows in parts)
+    assert len(np.unique(parts[0])) == len(parts[0]) == pool and set(parts[0].tolist()) <= set(range(samples))
+
+
+PARTITIONS = [
+    data.iid(7),
+    data.dirichlet(0.5, 7),
+    data.classes_per_client(2, 7),
+    data.iid_shared(7, 40),
+    data.shards(2, 7),
+    data.dirichlet_equal(0.5, 7),
+    data.sizes([50, 20]),
+    data.sizes([50, 20], classes=2),
+    data.sizes([50, 20], alpha=1.0),
+    data.lognormal_sizes(7),
+]
+
+
+@pytest.mark.parametrize("partition", PARTITIONS, ids=repr)
+def test_the_seed_decides_the_partition(partition):
+    first, again, other = (split(partition, balanced(10, 60), seed) for seed in (3, 3, 4))
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
@@ -104,206 +171,207 @@ def test_dirichlet_shares_have_the_moments_of_the_distribution():
     """Each class's share of one client has mean 1/N and variance (1/N)(1 - 1/N) / (N alpha + 1)."""
     alpha, clients, classes, per_class = 0.5, 8, 400, 200
     labels = balanced(classes, per_class)
-    parts = split(data.dirichlet(alpha, clients), labels)
-    shares = np.stack([np.bincount(labels[rows], minlength=classes) for rows in parts], 1) / per_class
+    shares = histogram(split(data.dirichlet(alpha, clients), labels), labels).T / per_class
     expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
     assert np.var(shares[:, :-1]) == pytest.approx(expected, rel=0.1)
     np.testing.assert_allclose(shares.mean(0), 1 / clients, atol=0.02)
 
 
-def test_dirichlet_leaves_what_flooring_drops_with_the_last_client():
+def test_dirichlet_leaves_the_remainder_of_floors_with_the_last_client_and_shuffles():
     """With a huge alpha all shares are 1/3, so floors give 3, 3 and the rest, 4, of ten samples of each class."""
-    parts = split(data.dirichlet(1e9, 3), balanced(5, 10))
-    assert sum(map(len, parts)) == 50
-    assert len(parts[2]) >= max(len(parts[0]), len(parts[1]))
     labels = balanced(5, 10)
-    assert (np.bincount(labels[parts[2]]) == 4).all()
+    assert (np.bincount(labels[split(data.dirichlet(1e9, 3), labels)[2]]) == 4).all()
+    rows = split(data.dirichlet(100.0, 4), np.zeros(1000))[0]
+    assert rows.max() - rows.min() > 900 and (np.diff(rows) < 0).any()
 
 
-def test_dirichlet_shuffles_within_a_class():
-    """Without shuffling, each client would hold a contiguous run of every class."""
-    labels = np.zeros(1000, np.int32)
-    rows = split(data.dirichlet(100.0, 4), labels)[0]
-    assert rows.max() - rows.min() > 900
-    assert (np.diff(rows) < 0).any()
-
-
-def test_dirichlet_min_size_draws_again_until_it_holds():
+def test_dirichlet_min_size_draws_again_until_it_is_reached():
     labels = balanced(10, 50)
     assert min(map(len, split(data.dirichlet(0.1, 20), labels))) < 5
     parts = split(data.dirichlet(0.1, 20, min_size=5), labels)
     assert min(map(len, parts)) >= 5
     assert_each_sample_once(parts, len(labels))
+    for clients, alpha, least in ((20, 0.01, 4), (20, 1.0, 6)):
+        with pytest.raises(UserError, match=r"dirichlet: .*20 clients"):
+            split(data.dirichlet(alpha, clients, min_size=least), balanced(2, 50))
 
 
-def test_dirichlet_min_size_out_of_reach_is_an_error():
-    labels = balanced(2, 50)
-    with pytest.raises(ValueError, match=r"in 1000 draws .* smaller min_size"):
-        split(data.dirichlet(0.01, 20, min_size=4), labels)
-    with pytest.raises(ValueError, match="100 samples cannot give 20 clients min_size=6"):
-        split(data.dirichlet(1.0, 20, min_size=6), labels)
+def test_mixes_have_the_moments_of_the_distribution():
+    """An entry of Dir(alpha · p) has mean p_c and variance p_c (1 - p_c) / (alpha + 1)."""
+    counts, alpha = np.array([700, 200, 100]), 3.0
+    mixes = base.dirichlet_mixes(alpha, counts, 20_000, np.random.default_rng(0))
+    prior = counts / counts.sum()
+    np.testing.assert_allclose(mixes.mean(0), prior, atol=0.01)
+    np.testing.assert_allclose(mixes.var(0), prior * (1 - prior) / (alpha + 1), rtol=0.05)
 
 
-def test_clients_left_empty_are_an_error_that_says_how_many():
-    with pytest.raises(ValueError, match=r"\d+ of 30 clients have no training sample.*min_size=1"):
-        toy(balanced(3, 20)).partition(data.dirichlet(0.01, 30))
-    alone = type("alone", (), {"split": lambda self, labels, users, rng: [np.arange(4), []], "description": {}})()
-    with pytest.raises(ValueError, match=r"1 of 2 clients have no training sample. Use fewer clients"):
-        toy(balanced(3, 20)).partition(alone)
+@pytest.mark.parametrize("alpha", [0.3, 2.0, 50.0])
+def test_the_concentration_of_equal_and_given_sizes(alpha):
+    """Class shares of s samples vary by p (1 - p) (s + alpha) / (s (1 + alpha)), and more for the last clients of
+    `dirichlet_equal`, who get what is left."""
+    labels = balanced(10, 2000)
+    shares = histogram(split(data.dirichlet_equal(alpha, 200), labels), labels) / 100
+    np.testing.assert_allclose(shares.mean(0), 0.1)
+    assert shares.var() == pytest.approx(0.1 * 0.9 * (100 + alpha) / (100 * (1 + alpha)), rel=0.25)
+    labels = balanced(5, 20_000)
+    shares = histogram(split(data.sizes([50] * 500, alpha=alpha), labels), labels) / 50
+    assert shares.var() == pytest.approx(0.2 * 0.8 * (50 + alpha) / (50 * (1 + alpha)), rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("partition", "seed"),
-    [
-        (data.dirichlet(0.01, 100), 0),
-        (data.dirichlet(1e-300, 30), 1),
-        (data.dirichlet(0.001, 50, min_size=1), 2),
-        (data.dirichlet(0.3, 20, min_size=20), 3),
-        (data.dirichlet(0.02, 8), 4),
-    ],
-)
-def test_the_advice_about_empty_clients_helps(partition, seed):
-    labels = balanced(10, 50)
-    with pytest.raises(ValueError, match=r"Use .*dirichlet_equal") as caught:
-        toy(labels).partition(partition, seed=seed)
-    advice = re.findall(r"dirichlet\w*\([^)]*\)", str(caught.value).split("Use ", 1)[1])
-    least = max(1, partition.min_size)
-    for written in advice:
-        made = eval(written, {name: getattr(data, name) for name in data.__all__})
-        assert toy(labels).partition(made, seed=seed).counts.min() >= least
-    assert len(advice) == 2
+def test_classes_of_many_clients_are_drawn_as_one_after_another():
+    """More clients than are drawn together, and classes that run out on the way, against a loop over the clients."""
+    rng = np.random.default_rng(4)
+    labels = rng.choice(5, 12_000, p=[0.5, 0.3, 0.15, 0.04, 0.01]).astype(np.int32)
+    mixes, sizes = rng.dirichlet(np.full(5, 0.3), size=3000), np.full(3000, 4)
+    rng, remaining = np.random.default_rng(1), np.bincount(labels)
+    expected = np.zeros((3000, 5), int)
+    for client in rng.permutation(3000):
+        left = 4
+        while left:
+            weights = np.where(remaining > 0, mixes[client], 0.0)
+            weights = remaining * 1.0 if weights.sum() == 0 else weights
+            drawn = np.minimum(rng.multinomial(left, weights / weights.sum()), remaining)
+            expected[client], remaining, left = expected[client] + drawn, remaining - drawn, left - drawn.sum()
+    dealt = base.deal(labels, np.bincount(labels), sizes, mixes, np.random.default_rng(1))
+    np.testing.assert_array_equal(histogram(dealt, labels), expected)
+    assert_each_sample_once(dealt, 12_000)
+
+
+def test_two_shards_of_a_sorted_balanced_set_are_at_most_two_classes():
+    labels = balanced(10, 600)
+    parts = split(data.shards(2, 100), labels)
+    assert [len(rows) for rows in parts] == [60] * 100
+    assert set((histogram(parts, labels) > 0).sum(1)) == {1, 2}  # some clients are dealt two shards of one class
+    assert np.diff(np.sort(parts[0])).max() > 60  # samples of a class were shuffled before they were cut
+
+
+def test_sizes_take_equal_parts_of_classes_that_are_large_enough():
+    labels = balanced(10, 100)
+    for counts in histogram(split(data.sizes([31, 30, 7], classes=3), labels), labels):
+        assert np.ptp(counts[counts > 0]) <= 1
+    labels = np.repeat(np.arange(2), [3, 20])
+    assert np.bincount(labels[split(data.sizes([15], classes=2), labels)[0]]).tolist() == [3, 12]
+
+
+def test_lognormal_sizes_have_the_spread_asked_for():
+    counts = np.array([len(rows) for rows in split(data.lognormal_sizes(400, 1.5), np.zeros(2_000_000))])
+    assert np.std(np.log(counts)) == pytest.approx(1.5, rel=0.1)
+    assert {len(rows) for rows in split(data.lognormal_sizes(7, 0.0), np.zeros(100))} <= {14, 15}
 
 
 def test_by_user_keeps_users_apart_and_samples_in_order():
-    users = np.array([7, 3, 7, 11, 3, 7])
-    federated = toy(np.zeros(6, np.int32), users).partition(data.by_user())
-    assert federated.counts.tolist() == [2, 3, 1]
-    assert federated.arrays["index"].tolist() == [1, 4, 0, 2, 5, 3]
-    assert toy(np.zeros(6, np.int32), users).partition(data.by_user(2)).counts.tolist() == [2, 3]
+    toy = pooled(np.zeros(6, int), np.array([7, 3, 7, 11, 3, 7]))
+    federated = toy.partition(data.by_user())
+    assert federated.counts.tolist() == [2, 3, 1] and federated.arrays["index"].tolist() == [1, 4, 0, 2, 5, 3]
+    assert toy.partition(data.by_user(2)).counts.tolist() == [2, 3]
 
 
-def test_by_user_needs_enough_users():
-    with pytest.raises(ValueError, match="no natural users"):
-        toy(np.zeros(6, np.int32)).partition(data.by_user())
-    with pytest.raises(ValueError, match="4 clients asked for, but the dataset has 3 users"):
-        toy(np.zeros(6, np.int32), np.array([7, 3, 7, 11, 3, 7])).partition(data.by_user(4))
+def test_a_shared_pool_is_stored_once_and_counted_for_every_client():
+    """Four clients with one pool of half the samples, as in the tables on AUDG and PSURDG."""
+    dataset = pooled(balanced(5, 20))
+    federated = dataset.partition(data.iid_shared(4, samples=50))
+    assert federated.counts.tolist() == [50] * 4 and federated.arrays["x"] is dataset.x
+    statistics = federated.statistics()
+    assert (statistics.histogram == statistics.histogram[0]).all() and statistics.histogram[0].sum() == 50
+    assert statistics.heterogeneity == 0.0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: data.dirichlet(0.0, 5), "dirichlet: alpha must be > 0, got 0.0"),
-        (lambda: data.dirichlet(-1.0, 5), "alpha must be > 0"),
-        (lambda: data.dirichlet(float("nan"), 5), "alpha must be a finite number, got nan"),
-        (lambda: data.dirichlet(1.0, 5, min_size=-1), "min_size"),
-        (lambda: data.dirichlet([0.1, 0.2], 5), "alpha must be one number, got an array of shape"),
-        (lambda: data.dirichlet(1.0, 0), "clients must be at least 1"),
-        (lambda: data.iid(0), "clients must be at least 1"),
-        (lambda: data.classes_per_client(0, 5), "k must be at least 1"),
-        (lambda: data.by_user(0), "clients must be at least 1"),
-    ],
-)
-def test_impossible_options_are_refused_at_once(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: data.iid(2.5), r"iid: clients must be a whole number, got 2\.5"),
-        (lambda: data.iid(True), "clients must be a whole number, got True"),
-        (lambda: data.dirichlet("a", 10), "dirichlet: alpha must be a number, got 'a'"),
-        (lambda: data.dirichlet(None, 10), "dirichlet: alpha must be a number, got None"),
-        (lambda: data.dirichlet(0.3, 10, min_size="a"), "dirichlet: min_size must be a whole number, got 'a'"),
-        (lambda: data.dirichlet(0.3, 10, min_size=1.5), r"dirichlet: min_size must be a whole number, got 1\.5"),
-    ],
-)
-def test_options_of_another_kind_are_refused_at_once(make, message):
-    with pytest.raises(TypeError, match=message):
-        make()
-
-
-def test_more_classes_per_client_than_classes_is_refused():
-    with pytest.raises(ValueError, match="k=11, but the data has 10 classes; use k=10 or less"):
-        split(data.classes_per_client(11, 5), balanced(10, 20))
-    with pytest.raises(ValueError, match="use at least 5 clients"):
-        split(data.classes_per_client(2, 4), balanced(10, 20))
-
-
-def test_a_user_can_write_a_partitioner():
-    class FirstAndRest:
-        @property
-        def description(self):
-            return {"partition": "first_and_rest"}
-
-        def split(self, labels, users, rng):
-            return [np.array([0]), np.arange(1, len(labels))]
-
-    federated = toy(balanced(2, 5)).partition(FirstAndRest(), seed=4)
-    assert federated.counts.tolist() == [1, 9]
-    assert federated.description["partition"] == "first_and_rest"
-    assert federated.description["partition_seed"] == 4
+def test_descriptions_say_partition_options_and_seed_in_json():
+    described = pooled(balanced(10, 60)).partition(data.sizes([10, 5, 5, 5], classes=2), seed=11).description
+    said = {key: value for key, value in json.loads(json.dumps(described)).items() if key.startswith("partition")}
+    assert said == {
+        "partition": "sizes",
+        "partition_clients": 4,
+        "partition_samples": 25,
+        "partition_sizes": "10+5×3",
+        "partition_labels": "classes",
+        "partition_classes": 2,
+        "partition_seed": 11,
+    }
+    assert data.sizes([7, 9], alpha=1).description["partition_alpha"] == 1.0
+    assert data.sizes(range(1, 301)).description["partition_sizes"] == "300 sizes from 1 to 300"
+    assert data.iid_shared(2).description == {
+        "partition": "iid_shared", "partition_clients": 2, "partition_samples": "all"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("split", "error", "message"),
+    ("make", "option", "value", "error"),
     [
-        (
-            lambda rng: [np.arange(12) < 6, np.arange(12) >= 6],
-            TypeError,
-            r"the partition mine: .*client 0 got bool\[12\]",
-        ),
-        (lambda rng: [np.arange(6), np.arange(6.0, 12.0)], TypeError, r"integers as in .*; client 1 got float64\[6\]"),
-        (lambda rng: np.arange(12) % 2, TypeError, r"a list with the rows of each client, .*got array\(\[0, 1, 0"),
-        (lambda rng: None, TypeError, "client 0 got None"),
-        (lambda rng: {0: np.arange(12)}, TypeError, r"client 0 got {0: array"),
-        (lambda rng: [np.arange(6), np.arange(6, 13)], ValueError, r"client 1 rows 6..12 of 12 samples"),
-        (
-            lambda rng: np.array_split(np.random.permutation(12), 2),
-            ValueError,
-            r"mine draws from numpy\.random, which `s",
-        ),
-        (
-            lambda rng: np.array_split(OTHER.permutation(12), 2),
-            ValueError,
-            r"mine draws from a random number generator \(",
-        ),
+        (lambda alpha: data.dirichlet(alpha, 5), "alpha", 0.0, ValueError),
+        (lambda alpha: data.dirichlet(alpha, 5), "alpha", float("nan"), ValueError),
+        (lambda alpha: data.dirichlet(alpha, 5), "alpha", [0.1, 0.2], ValueError),
+        (lambda alpha: data.dirichlet(alpha, 5), "alpha", None, TypeError),
+        (lambda min_size: data.dirichlet(1.0, 5, min_size=min_size), "min_size", -1, ValueError),
+        (lambda min_size: data.dirichlet(1.0, 5, min_size=min_size), "min_size", 1.5, TypeError),
+        (lambda clients: data.dirichlet(1.0, clients), "clients", 0, ValueError),
+        (lambda alpha: data.dirichlet_equal(alpha, 5), "alpha", -1.0, ValueError),
+        (data.iid, "clients", 0, ValueError),
+        (data.iid, "clients", True, TypeError),
+        (data.by_user, "clients", 0, ValueError),
+        (lambda k: data.classes_per_client(k, 5), "k", 0, ValueError),
+        (lambda samples: data.iid_shared(3, samples), "samples", 0, ValueError),
+        (lambda per_client: data.shards(per_client, 5), "per_client", 0, ValueError),
+        (data.sizes, "sizes", [], ValueError),
+        (data.sizes, "sizes", [5, 0], ValueError),
+        (data.sizes, "sizes", [5, 2.5], TypeError),
+        (lambda classes: data.sizes([5, 5], classes, alpha=1.0), "classes", 2, ValueError),
+        (lambda classes: data.sizes([5, 2], classes), "classes", 3, ValueError),
+        (lambda alpha: data.sizes([5], alpha=alpha), "alpha", 0, ValueError),
+        (lambda sigma: data.lognormal_sizes(3, sigma), "sigma", -1.0, ValueError),
+        (lambda min_size: data.lognormal_sizes(3, min_size=min_size), "min_size", 0, ValueError),
     ],
 )
-def test_a_split_of_ones_own_gives_a_list_of_rows_and_follows_the_seed(split, error, message):
+def test_invalid_options(make, option, value, error):
+    with pytest.raises(error, match=option):
+        make(value)
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        data.by_user(4),
+        data.iid_shared(4, 101),
+        data.sizes([60, 41]),
+        data.sizes([50, 50], classes=1),
+        data.sizes([5, 5], classes=4),
+        data.dirichlet(0.01, 30),
+    ],
+)
+def test_impossible_splits_of_a_hundred_samples(partition):
+    with pytest.raises(UserError, match=f"{partition.name}|clients have no training sample"):
+        pooled(np.repeat(np.arange(3), [40, 40, 20]), np.arange(100) % 3).partition(partition)
+    with pytest.raises(UserError, match=r"by_user: .*users"):
+        pooled(np.zeros(6, int)).partition(data.by_user())
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda: [np.arange(12) < 6, np.arange(12) >= 6],
+        lambda: [np.arange(6), np.arange(6.0, 12.0)],
+        lambda: np.arange(12) % 2,
+        lambda: [np.arange(6), np.arange(6, 13)],
+        lambda: [np.arange(4), []],
+        lambda: np.array_split(np.random.permutation(12), 2),
+    ],
+)
+def test_a_custom_split_gives_a_list_of_rows_and_follows_the_seed(rows):
     class mine(data.Partition):
         def split(self, labels, users, rng):
-            return split(rng)
+            return rows()
 
-    x, y = np.ones((12, 2), np.float32), np.arange(12) % 3
-    dataset = data.Dataset("points", x, y, x[:3].copy(), y[:3].copy(), 3, data.cast())
-    with pytest.raises(error, match=message):
-        dataset.partition(mine())
+    with pytest.raises(UserError, match=r"gave|training sample|numpy.random"):
+        pooled(np.arange(12) % 3).partition(mine())
 
 
-OTHER = np.random.default_rng(0)
+def test_a_custom_partition_may_be_any_object_and_give_a_generator_of_lists():
+    class Rest:
+        description = {"partition": "rest"}  # noqa: RUF012
 
-
-def test_a_split_may_be_of_lists_arrays_or_a_generator():
-    class mine(data.Partition):
         def split(self, labels, users, rng):
             return (list(range(start, start + 4)) for start in (0, 4, 8))
 
-    x, y = np.ones((12, 2), np.float32), np.arange(12) % 3
-    dataset = data.Dataset("points", x, y, x[:3].copy(), y[:3].copy(), 3, data.cast())
-    assert dataset.partition(mine()).counts.tolist() == [4, 4, 4]
-
-
-def test_an_option_that_is_not_declared_is_kept_as_given():
-    class cut(data.Partition):
-        clients: int = 5
-        order: str = "label"
-
-        def split(self, labels, users, rng):
-            assert self.order == "label"
-            return [np.arange(len(labels))[client :: self.clients] for client in range(self.clients)]
-
-    x = np.zeros((10, 2))
-    pooled = data.Dataset("d", x, np.arange(10) % 2, x, np.arange(10) % 2, 2, data.cast())
-    assert pooled.partition(cut()).counts.tolist() == [2] * 5
+    federated = pooled(np.arange(12) % 3).partition(Rest(), seed=4)
+    assert federated.counts.tolist() == [4, 4, 4]
+    assert (federated.description["partition"], federated.description["partition_seed"]) == ("rest", 4)

@@ -5,22 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import pathlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import jaxafl as afl
-from jaxafl.data.shakespeare import shakespeare
-from jaxafl.models import char_lstm
-from jaxafl.readers.text import VOCABULARY, decode, encode
+from jaxafl.data import shakespeare
+from jaxafl.data.sources.shakespeare import VOCABULARY, encode
 
 OPHELIA = "There's rosemary, that's for remembrance; pray, love, remember. "
 LEAR = "Howl, howl, howl, howl! O, you are men of stones: had I your tongues and eyes. "
+
+
+def decode(tokens: Any) -> str:
+    return "".join(VOCABULARY[token] for token in np.asarray(tokens).ravel())
 
 
 def write(path: pathlib.Path, content: str) -> None:
@@ -88,13 +90,6 @@ def test_every_window_of_a_training_text_is_a_sample_and_none_straddles(roles):
     assert as_windows(federated.x_test, federated.y_test) == pooled
     assert federated.description["test_windows"] == len(pooled)
     assert federated.num_classes == 80 and federated.example[0].dtype == np.int32
-
-
-def test_memory_is_one_byte_per_character(roles):
-    folder, texts = roles
-    federated = shakespeare(data_dir=folder, min_characters=200, test_fraction=0.5)
-    assert federated.arrays["text"].nbytes == sum(map(len, texts.values()))
-    assert set(federated.arrays) == {"text", "start"}
 
 
 def test_statistics_count_the_characters_that_follow(roles):
@@ -170,17 +165,6 @@ def test_leafs_split_by_user_tests_on_other_people(tmp_path):
     assert (len(federated.y_test), federated.description["split"]) == (5, "user")
 
 
-@pytest.mark.parametrize("strangers_training", [{}, {"STRANGER": []}])
-def test_test_users_some_of_whom_have_no_training_samples_are_refused(tmp_path, strangers_training):
-    folder = tmp_path / "shakespeare"
-    write_leaf(folder / "leaf_train.json", {"ONE": windows_of("a" * 90), **strangers_training})
-    write_leaf(folder / "leaf_test.json", {"ONE": windows_of("b" * 85), "STRANGER": windows_of("c" * 85), "NONE": []})
-    with pytest.raises(
-        ValueError, match=r"1 of 2 users in .*test have no training sample .*'STRANGER'.*one run of LEAF"
-    ):
-        shakespeare(data_dir=tmp_path)
-
-
 def test_unknown_characters_are_counted_over_all_files_of_a_user(tmp_path):
     folder = tmp_path / "shakespeare"
     for name, character in (("train/a.json", "$"), ("train/b.json", "a"), ("test/a.json", "%")):
@@ -207,90 +191,55 @@ def test_a_missing_dataset_is_one_clear_error(tmp_path):
         assert "roles.jsonl" in message and "preprocess.sh" in message
 
 
-def test_half_of_leafs_files_is_not_enough(tmp_path):
-    write_leaf(tmp_path / "shakespeare" / "train" / "a.json", {"ONE": windows_of("a" * 90)})
-    with pytest.raises(FileNotFoundError, match=r"only part of shakespeare: no json file in test\. Add .*, or remove"):
-        shakespeare(data_dir=tmp_path)
-
-
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ('{"play": "P", "role": "R"}', r"roles\.jsonl is damaged: line 2 lacks 'lines'"),
-        ('{"speaker": "R"}', "line 2 lacks 'play', 'role', 'lines'"),
-        ("[1, 2]", "line 2 lacks 'play'"),
-        ('{"play": "P", ', "line 2 is not json"),
-        ("[" * 100_000, "line 2 is not json; maximum recursion depth"),
-        ('{"play": "P", "role": "R", "lines": "text"}', "line 2 needs text as play and role and a list"),
-        ('{"play": "P", "role": "R", "lines": ["a", 1]}', "line 2 needs text"),
-        ('{"play": "Play", "role": "A", "lines": []}', "line 2 has role 'A' of 'Play', which came before"),
+        '{"play": "P", "role": "R"}',
+        "[1, 2]",
+        '{"play": "P", ',
+        "[" * 100_000,
+        '{"play": "P", "role": "R", "lines": "text"}',
+        '{"play": "P", "role": "R", "lines": ["a", 1]}',
+        '{"play": "Play", "role": "A", "lines": []}',
     ],
+    ids=range(7),
 )
-def test_lines_of_another_form_are_refused(tmp_path, line, message):
+def test_damaged_lines_are_named(tmp_path, line):
     first = json.dumps({"play": "Play", "role": "A", "lines": ["a" * 2000]})
     write(tmp_path / "shakespeare" / "roles.jsonl", f"{first}\n{line}\n")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"roles\.jsonl is damaged: line 2"):
+        shakespeare(data_dir=tmp_path)
+
+
+@pytest.mark.parametrize("pair", [("a" * 79, "b"), ("a" * 80, "bc"), ([0.5, 1.0], 3)])
+def test_damaged_windows_of_leaf_are_named(tmp_path, pair):
+    for half, pairs in (("train", [pair]), ("test", windows_of("b" * 85))):
+        write_leaf(tmp_path / "shakespeare" / half / "a.json", {"A": pairs})
+    with pytest.raises(ValueError, match=r"a\.json is damaged: user 'A'"):
         shakespeare(data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("options", "named"),
     [
-        ({"users": ["A"]}, "lacks 'user_data'"),
-        ({"users": ["A"], "user_data": {"A": {"x": ["a" * 80]}}}, "user 'A' lacks 'y'"),
-        ({"users": ["A"], "user_data": {"A": {"x": ["a" * 79], "y": ["b"]}}}, "user 'A': 1 samples are not 80 char"),
-        ({"users": ["A"], "user_data": {"A": {"x": ["a" * 80], "y": ["bc"]}}}, "user 'A': 1 samples are not"),
-        ({"users": ["A"], "user_data": {"A": {"x": [[0.5, 1.0]], "y": [3]}}}, "user 'A': 1 samples are not"),
-        ({"users": ["A"], "user_data": {"A": {"x": [], "y": []}}}, "no sample in the 1 json files of"),
+        ({"clients": 4, "min_characters": 200}, "4 clients asked for"),
+        ({"clients": 0}, "clients"),
+        ({"min_characters": 5000}, "roles with at least 5000 characters"),
+        ({"min_characters": 89}, "min_characters"),
+        ({"min_characters": 300, "test_fraction": 0.01}, "test_fraction"),
+        ({"test_fraction": 0.0}, "test_fraction"),
+        ({"test_fraction": 1.0}, "test_fraction"),
+        ({"test_samples": 0}, "test_samples"),
+        ({"source": "tfds"}, "source"),
+        ({"source": "leaf", "min_characters": 500}, "min_characters"),
+        ({"source": "leaf", "test_fraction": 0.2}, "test_fraction"),
     ],
 )
-def test_leaf_json_of_another_form_is_refused(tmp_path, content, message):
-    write(tmp_path / "shakespeare" / "train" / "a.json", json.dumps(content))
-    write_leaf(tmp_path / "shakespeare" / "test" / "a.json", {"A": windows_of("b" * 85)})
-    with pytest.raises(ValueError, match=message):
-        shakespeare(data_dir=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"clients": 4, "min_characters": 200}, "4 clients asked for, but there are 3 roles with at least 200"),
-        ({"clients": 0}, "clients must be at least 1"),
-        ({"min_characters": 5000}, "there are no roles with at least 5000 characters"),
-        ({"min_characters": 89}, "a role needs 90 characters .* got min_characters=89"),
-        ({"min_characters": 300, "test_fraction": 0.01}, "no role more than 80 characters to test on"),
-        ({"test_fraction": 0.0}, "test_fraction must be > 0"),
-        ({"test_fraction": 1.0}, "test_fraction must be < 1"),
-        ({"test_samples": 0}, "test_samples must be at least 1"),
-        ({"source": "tfds"}, "source must be one of 'auto', 'roles', 'leaf'"),
-    ],
-)
-def test_impossible_options_are_refused(roles, options, message):
-    with pytest.raises(ValueError, match=message):
-        shakespeare(**{"data_dir": roles[0], **options})
-
-
-def test_options_of_roles_are_refused_for_leafs_json(tmp_path):
+def test_invalid_options(roles, options, named):
     for half in ("train", "test"):
-        write_leaf(tmp_path / "shakespeare" / half / "a.json", {"ONE": windows_of("a" * 90)})
-    for option in ({"min_characters": 500}, {"test_fraction": 0.2}):
-        with pytest.raises(ValueError, match="is for roles text"):
-            shakespeare(data_dir=tmp_path, **option)
-
-
-@pytest.mark.slow
-def test_a_simulation_learns_a_repeated_line(roles):
-    """Every character of the text follows from those before; a small network finds most of them."""
-    simulation = afl.Simulation(
-        data=shakespeare(2, data_dir=roles[0], min_characters=800, test_samples=64),
-        model=char_lstm(hidden=16, layers=1),
-        client=afl.Client(optax.adam, learning_rate=0.03, steps=10, batch_size=8),
-        server=afl.server.fedavg(),
-        clock=afl.clock.synchronous(durations=afl.clock.constant(1.0)),
-    )
-    loss = simulation.run(server_steps=5, eval_every=5, seed=0, progress=False).loss.values
-    assert loss[0] == pytest.approx(np.log(80), rel=0.05)
-    assert loss[-1] < 0.8 * loss[0]
+        write_leaf(roles[0] / "shakespeare" / half / "a.json", {"ONE": windows_of("a" * 90)})
+    with pytest.raises(ValueError, match=named):
+        shakespeare(**{"data_dir": roles[0], **options})
 
 
 @pytest.mark.data
@@ -316,18 +265,3 @@ def test_the_real_leaf_json(data_dir):
     assert federated.counts.tolist() == [13790, 7528, 6099, 2895, 2533, 2483, 2340, 2146, 1353, 823]
     assert federated.counts.sum() == 41_990 and len(federated.y_test) == 3_881
     assert federated.description["unknown_characters"] == 0
-
-
-@pytest.mark.data
-@pytest.mark.slow
-def test_the_loss_falls_on_the_real_text(data_dir):
-    simulation = afl.Simulation(
-        data=shakespeare(4, data_dir=data_dir, test_samples=200),
-        model=char_lstm(),
-        client=afl.Client(optax.sgd, learning_rate=1.0, momentum=0.5, steps=5, batch_size=10),
-        server=afl.server.fedavg(),
-        clock=afl.clock.synchronous(cohort=4, durations=afl.clock.constant(1.0)),
-    )
-    loss = simulation.run(server_steps=6, eval_every=6, seed=0, progress=False).loss.values
-    assert loss[0] == pytest.approx(np.log(80), rel=0.02)
-    assert loss[-1] < 0.85 * loss[0]

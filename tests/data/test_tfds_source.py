@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import importlib.util
-import json
 import pathlib
 import subprocess
 import sys
@@ -73,14 +72,6 @@ def samples(x: np.ndarray, y: np.ndarray) -> collections.Counter[bytes]:
 def test_preparing_without_tensorflow_names_the_extra(tmp_path):
     with pytest.raises(ImportError, match=r'pip install "jaxafl\[tfds\]"'):
         data.prepare_tfds("fashion_mnist", tmp_path)
-
-
-def test_a_set_prepared_in_a_format_for_tensorflow_says_what_to_do(tmp_path):
-    prepared = tmp_path / "mnist" / "3.0.1"
-    prepared.mkdir(parents=True)
-    (prepared / "dataset_info.json").write_text(json.dumps({"name": "mnist", "fileFormat": "tfrecord"}))
-    with pytest.raises(ValueError, match=r"as tfrecord, which only TensorFlow reads.*prepare_tfds\('mnist'"):
-        data.mnist(tmp_path)
 
 
 @pytest.mark.data

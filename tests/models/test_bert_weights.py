@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -98,25 +99,23 @@ def offline(monkeypatch, tmp_path):
 
 
 @pytest.mark.extras
-def test_a_name_is_found_in_the_data_directory_then_in_the_cache_then_on_the_hub(
-    folder, tmp_path, monkeypatch, offline
-):
-    repository = tmp_path / "home" / "hub" / "models--google-bert--bert-base-uncased"
-    for snapshot, seed in [("aaaa", 1), ("bbbb", 2)]:
-        tiny_bert.write(repository / "snapshots" / snapshot, tiny_bert.tensors(seed=seed))
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("bbbb")
+def test_a_name_is_found_in_the_data_directory_then_on_the_hub(folder, tmp_path, monkeypatch, offline):
+    def assert_seed(model, seed):
+        expected = tiny_bert.tensors(seed=seed)["embeddings.word_embeddings.weight"]
+        np.testing.assert_array_equal(model.frozen["encoder"]["word_embeddings"], expected)
 
-    def word_embeddings(model):
-        return model.frozen["encoder"]["word_embeddings"]
-
-    def expected(seed):
-        return tiny_bert.tensors(seed=seed)["embeddings.word_embeddings.weight"]
-
-    for name in ("bert-base-uncased", "google-bert/bert-base-uncased"):
-        np.testing.assert_array_equal(word_embeddings(bert(name)), expected(2))
     tiny_bert.write(tmp_path / "data" / "bert-base-uncased", tiny_bert.tensors(seed=3))
-    found = bert("bert-base-uncased", data_dir=tmp_path / "data")
-    np.testing.assert_array_equal(word_embeddings(found), expected(3))
+    assert_seed(bert("bert-base-uncased", data_dir=tmp_path / "data"), 3)
     monkeypatch.setattr(offline, "snapshot_download", lambda name, allow_patterns: str(folder))
-    np.testing.assert_array_equal(word_embeddings(bert("someone/else")), expected(0))
+    assert_seed(bert("someone/else"), 0)
+
+
+@pytest.mark.extras
+def test_a_checkpoint_that_is_nowhere_says_where_it_was_looked_for(tmp_path, monkeypatch, offline):
+    with pytest.raises(FileNotFoundError) as raised:
+        bert("my-bert", data_dir=tmp_path / "data")
+    for text in ("'my-bert' was not found", str(tmp_path / "data" / "my-bert"), "no network\n", "hf download my-bert"):
+        assert text in str(raised.value)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(FileNotFoundError, match="Hugging Face hub: import of huggingface_hub"):
+        bert("my-bert", data_dir=tmp_path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxafl.data.partition.base import ClientRows, Partition, parts, require_samples, rows_of_each
-from jaxafl.options import number, static
+from jaxafl.data.partition.base import Partition, cut, parts, require_samples, rows_of_each
+from jaxafl.options import UserError, number, static
 
 
 class by_user(Partition):
@@ -23,15 +23,14 @@ class by_user(Partition):
 
     clients: int | None = static(default=None)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Returns the rows of each client in their original order; see `Partition.split`."""
         if users is None:
-            raise ValueError("by_user: this dataset has no natural users; use iid, dirichlet or classes_per_client")
+            raise UserError("by_user: the dataset has no users; expected one per sample. Use iid or dirichlet")
         rows = rows_of_each(users)
         if self.clients is not None and self.clients > len(rows):
-            raise ValueError(f"by_user: {self.clients} clients asked for, but the dataset has {len(rows)} users")
-        counts = rows.counts[: self.clients]
-        return ClientRows(rows.flat[: counts.sum()], counts)
+            raise UserError(f"by_user: clients={self.clients} is too large; expected at most {len(rows)}, the users")
+        return rows[: self.clients]
 
 
 class iid(Partition):
@@ -49,10 +48,10 @@ class iid(Partition):
 
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Returns the rows of each client; see `Partition.split`."""
         require_samples("iid", self.clients, len(labels))
-        return ClientRows(rng.permutation(len(labels)), parts(len(labels), self.clients))
+        return cut(rng.permutation(len(labels)), parts(len(labels), self.clients))
 
 
 class iid_shared(Partition):
@@ -79,10 +78,7 @@ class iid_shared(Partition):
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Returns one array of rows for all clients; see `Partition.split`."""
         size = len(labels) if self.samples is None else self.samples
-        if size > len(labels):
-            raise ValueError(
-                f"iid_shared: a pool of samples={size} asked for, but the data has {len(labels)} training samples"
-            )
+        require_samples("iid_shared", 1, len(labels), size)
         return [rng.permutation(len(labels))[:size].astype(np.int32)] * self.clients
 
 
@@ -107,14 +103,12 @@ class lognormal_sizes(Partition):
     sigma: float = number(default=1.0, least=0)
     min_size: int = static(default=1)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Returns the rows of each client; see `Partition.split`."""
         require_samples("lognormal_sizes", self.clients, len(labels), self.min_size)
         rest = len(labels) - self.clients * self.min_size
         normal = rng.normal(0.0, self.sigma, self.clients)
-        weights = np.exp(
-            normal - normal.max()
-        )  # without the shift, exp overflows at large sigma; it cancels in the proportions
+        weights = np.exp(normal - normal.max())  # exp overflows at large sigma otherwise; the shift cancels
         ends = np.floor(np.cumsum(weights) / weights.sum() * rest + 0.5).astype(np.int64)
         ends[-1] = rest
-        return ClientRows(rng.permutation(len(labels)), np.diff(ends, prepend=0) + self.min_size)
+        return cut(rng.permutation(len(labels)), np.diff(ends, prepend=0) + self.min_size)

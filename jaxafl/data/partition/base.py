@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.options import Part, bounds_of, check_options, options_of
+from jaxafl.options import Part, UserError, bounds_of, check_options, options_of
 
 _BLOCK = 1024  # clients whose classes are drawn together
 
@@ -22,12 +21,9 @@ class Partition(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_options(self)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None and "bounds" in field.metadata and not bounds_of(field).static:
-                object.__setattr__(self, field.name, float(value))
-            elif isinstance(value, np.generic):
-                object.__setattr__(self, field.name, value.item())
+        for field in dataclasses.fields(self):  # for descriptions, which must be equal for 1 and 1.0
+            if getattr(self, field.name) is not None and "bounds" in field.metadata and not bounds_of(field).static:
+                object.__setattr__(self, field.name, float(getattr(self, field.name)))
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Sequence[np.ndarray]:
         """Returns the rows of each client's samples.
@@ -40,16 +36,7 @@ class Partition(Part):
         Returns:
             One int array of rows in `[0, n)` per client.
         """
-        raise NotImplementedError(f"{self.name} has no split(labels, users, rng)")
-
-    def remedy(self, labels: np.ndarray, rng: np.random.Generator) -> str:
-        """Returns advice for the error that clients are left without samples.
-
-        Args:
-            labels: int32 `[n]`, label of each sample.
-            rng: a generator in the state that `split` received.
-        """
-        return "Use fewer clients, or a less skewed partition"
+        raise NotImplementedError
 
     @property
     def description(self) -> Mapping[str, str | int | float]:
@@ -58,8 +45,8 @@ class Partition(Part):
         return {"partition": self.name, **said}
 
 
-def require_samples(owner: str, clients: int, samples: int, min_size: int | None = None) -> None:
-    """Raises `ValueError` unless every client can have `min_size` samples (`None`: one).
+def require_samples(owner: str, clients: int, samples: int, min_size: int = 1) -> None:
+    """Raises `ValueError` unless every client can have `min_size` samples.
 
     Args:
         owner: the partition, for the message.
@@ -67,42 +54,19 @@ def require_samples(owner: str, clients: int, samples: int, min_size: int | None
         samples: number of samples.
         min_size: minimum number of samples per client.
     """
-    least = 1 if min_size is None else min_size
-    if clients * least > samples:
-        what, smaller = ("one", "") if min_size is None else (f"min_size={least}", ", or a smaller min_size")
-        raise ValueError(
-            f"{owner}: {samples} samples cannot give {clients} clients {what} each; use at most {samples // least} "
-            f"clients{smaller}"
-        )
+    if clients * min_size > samples:
+        raise UserError(f"{owner}: {samples} samples are too few for {clients} clients; expected {min_size} for each")
 
 
-class ClientRows(Sequence[np.ndarray]):
-    """Rows of all clients in one array, because an array object per client may take more memory than its rows.
-
-    Args:
-        flat: int `[n]`, the rows of all clients, concatenated.
-        counts: int `[N]`, number of rows of each client.
-    """
-
-    def __init__(self, flat: np.ndarray, counts: np.ndarray) -> None:
-        self.flat = flat
-        self.counts = counts
-        self._ends = np.cumsum(counts)
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def __getitem__(self, client: Any) -> Any:
-        if isinstance(client, slice):
-            return [self[place] for place in range(*client.indices(len(self)))]
-        end = self._ends[client]
-        return self.flat[end - self.counts[client] : end]
+def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
+    """Returns the rows of each client; client k holds the next `sizes[k]` of them, and the last ones are left."""
+    ends = np.cumsum(sizes)
+    return [rows[begin:end] for begin, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
 
 
-def rows_of_each(values: np.ndarray) -> ClientRows:
+def rows_of_each(values: np.ndarray) -> list[np.ndarray]:
     """Groups rows by value, in sorted order of the values; rows of one value keep their order."""
-    _, counts = np.unique(values, return_counts=True)
-    return ClientRows(np.argsort(values, kind="stable").astype(np.int32), counts)
+    return cut(np.argsort(values, kind="stable").astype(np.int32), np.unique(values, return_counts=True)[1])
 
 
 def parts(total: int, count: int) -> np.ndarray:
@@ -110,9 +74,9 @@ def parts(total: int, count: int) -> np.ndarray:
     return total // count + (np.arange(count) < total % count)
 
 
-def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> ClientRows:
+def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffles the rows of each client in place; client k holds `sizes[k]` consecutive rows."""
-    found = ClientRows(rows, sizes)
+    found = cut(rows, sizes)
     for part in found:
         rng.shuffle(part)
     return found
@@ -120,22 +84,19 @@ def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> C
 
 def dealt(
     pieces: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], sizes: np.ndarray, rng: np.random.Generator
-) -> ClientRows:
+) -> list[np.ndarray]:
     """Distributes the rows of all pieces, and returns the rows of each client, shuffled.
 
     Args:
-        pieces: triples of int32 arrays: rows `[m]`, distinct clients `[h]` that take consecutive rows, and the number
+        pieces: triples of int arrays: rows `[m]`, distinct clients `[h]` that take consecutive rows, and the number
             that each takes `[h]`.
-        sizes: int32 `[N]`, number of rows that each client takes from all pieces.
+        sizes: int `[N]`, number of rows that each client takes from all pieces.
         rng: source of randomness.
     """
-    places, index = np.cumsum(sizes, dtype=np.int32), np.empty(sizes.sum(), np.int32)
-    places -= sizes
+    places, index = np.cumsum(sizes) - sizes, np.empty(sizes.sum(), np.int32)
     for rows, takers, taken in pieces:
-        begins = np.cumsum(taken, dtype=np.int32)
-        begins -= taken
-        np.subtract(places[takers], begins, out=begins)
-        index[np.repeat(begins, taken) + np.arange(taken.sum(), dtype=np.int32)] = rows
+        begins = places[takers] - np.cumsum(taken) + taken
+        index[np.repeat(begins, taken) + np.arange(taken.sum())] = rows
         places[takers] += taken
     return shuffled(index, sizes, rng)
 
@@ -154,7 +115,7 @@ def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.rand
 
 def deal(
     labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator
-) -> ClientRows:
+) -> list[np.ndarray]:
     """Deals each client a number of samples with classes drawn from its mix, no sample twice.
 
     Clients are served in random order. An exhausted class is removed from the mix, and the rest is renormalised. If
@@ -165,15 +126,15 @@ def deal(
         labels: int `[n]`.
         counts: int `[C]`, samples of each class that occurs, in sorted order.
         sizes: int `[N]`, samples of each client; the sum is at most n.
-        mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order. It is overwritten to save
-            memory.
+        mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order.
         rng: the only source of randomness.
 
     Returns:
         Rows of each client, shuffled.
     """
     remaining = counts
-    order = rng.permutation(len(sizes)).astype(np.int32)
+    quotas = np.zeros(mixes.shape, np.int32)
+    order = rng.permutation(len(sizes))
     for served in np.array_split(order, -(-len(order) // _BLOCK)):
         state = rng.bit_generator.state
         available = remaining > 0
@@ -183,39 +144,23 @@ def deal(
             drawn = rng.multinomial(sizes[served], weights / totals)
             left = remaining - drawn.sum(0)
             if (left >= 0).all() and ((left > 0) == available).all():
-                mixes[served], remaining = drawn, left
+                quotas[served], remaining = drawn, left
                 continue
             rng.bit_generator.state = state
         for client in served:
-            mixes[client] = taken = _draw(int(sizes[client]), mixes[client], remaining, rng)
+            quotas[client] = taken = _draw(int(sizes[client]), mixes[client], remaining, rng)
             remaining = remaining - taken
-    del order, served
-    return take(labels, _narrowed(mixes), rng)
+    return take(labels, quotas, rng)
 
 
-def _narrowed(numbers: np.ndarray) -> np.ndarray:
-    """Converts integers in float64 to int32 in the first half of their memory, and frees the other half."""
-    shape = numbers.shape
-    wide = numbers.reshape(-1)
-    narrow = wide.view(np.int32)
-    count = len(wide)
-    for begin in range(0, count, _BLOCK):  # in increasing order, so that only entries already read are overwritten
-        narrow[begin : min(begin + _BLOCK, count)] = wide[begin : begin + _BLOCK].astype(np.int32)
-    del narrow, wide
-    numbers.resize(-(-count // 2), refcheck=False)
-    return numbers.view(np.int32)[:count].reshape(shape)
-
-
-def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> ClientRows:
+def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Draws rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
-
-    def pieces() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        clients = np.arange(len(quotas), dtype=np.int32)
-        for label, quota in zip(np.unique(labels), quotas.T, strict=True):
-            taken = quota.astype(np.int32, copy=False)
-            yield rng.permutation(np.flatnonzero(labels == label))[: taken.sum()], clients, taken
-
-    return dealt(pieces(), quotas.sum(1, dtype=np.int32), rng)
+    clients = np.arange(len(quotas))
+    pieces = (
+        (rng.permutation(np.flatnonzero(labels == label))[: quota.sum()], clients, quota)
+        for label, quota in zip(np.unique(labels), quotas.T, strict=True)
+    )
+    return dealt(pieces, quotas.sum(1), rng)
 
 
 def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.data.partition.base import ClientRows, Partition, deal, dirichlet_mixes, take
+from jaxafl.data.partition.base import Partition, cut, deal, dirichlet_mixes, require_samples, take
 from jaxafl.data.targets import class_counts
-from jaxafl.options import check_whole, number, static
+from jaxafl.options import UserError, check_whole, number, static
 
 _MAX_DRAWS = 100
 _MAX_GROUPS = 100
@@ -46,46 +46,32 @@ class sizes(Partition):
     alpha: float | None = number(default=None, above=0)
 
     def __post_init__(self) -> None:
-        if np.ndim(self.sizes) != 1:
-            raise TypeError(
-                f"sizes: a list of one size per client is needed, for example [600, 200, 200]; got {self.sizes!r}"
-            )
-        object.__setattr__(self, "sizes", tuple(check_whole("sizes", "each size", size) for size in self.sizes))
-        check_whole("sizes", "the number of clients", len(self.sizes))
+        object.__setattr__(self, "sizes", tuple(check_whole("sizes", "sizes", size) for size in self.sizes))
+        check_whole("sizes", "the number of sizes", len(self.sizes))
         super().__post_init__()
-        if self.classes is not None and self.alpha is not None:
-            raise ValueError(f"sizes: give classes or alpha, not both; got classes={self.classes}, alpha={self.alpha}")
-        if self.classes is not None and self.classes > min(self.sizes):
-            raise ValueError(f"sizes: a client of {min(self.sizes)} samples cannot hold {self.classes} classes")
-
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
-        """Rows of each client; see `Partition.split`."""
-        total = sum(self.sizes)
-        if total > len(labels):
-            raise ValueError(
-                f"sizes: {total} samples asked for together, but the data has {len(labels)} training samples"
+        if self.classes is not None and (self.alpha is not None or self.classes > min(self.sizes)):
+            raise UserError(
+                f"sizes: classes={self.classes} is invalid; expected no alpha, and at most {min(self.sizes)}"
             )
+
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+        """Rows of each client; see `Partition.split`."""
+        require_samples("sizes", 1, len(labels), sum(self.sizes))
         if self.alpha is not None:
             counts = class_counts("sizes", labels)
             mixes = dirichlet_mixes(self.alpha, counts, len(self.sizes), rng)
             return deal(labels, counts, np.array(self.sizes), mixes, rng)
         if self.classes is not None:
             return take(labels, self._quotas(self.classes, class_counts("sizes", labels), rng), rng)
-        return ClientRows(rng.permutation(len(labels))[:total], np.array(self.sizes))
+        return cut(rng.permutation(len(labels)), np.array(self.sizes))
 
     def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draws the samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
-        if classes > len(counts):
-            raise ValueError(
-                f"sizes: classes={classes}, but the data has {len(counts)} classes; use classes={len(counts)} or less"
-            )
         for _ in range(_MAX_DRAWS):
             if (quotas := _try_quotas(self.sizes, classes, counts, rng)) is not None:
                 return quotas
-        raise ValueError(
-            f"sizes: in {_MAX_DRAWS} draws no {classes} classes per client had enough samples for sizes of "
-            f"{_written(self.sizes)} (classes of the data hold {counts.min()} to {counts.max()}). Use more classes per "
-            "client, smaller sizes, or alpha in the place of classes."
+        raise UserError(
+            f"sizes: classes={classes} are too small for {_written(self.sizes)}; expected more classes, or alpha"
         )
 
     @property

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 
 from jaxafl.data.partition.base import (
-    ClientRows,
     Partition,
+    cut,
     deal,
     dealt,
     dirichlet_mixes,
@@ -19,14 +17,9 @@ from jaxafl.data.partition.base import (
 )
 from jaxafl.data.partition.sizes import equal_parts
 from jaxafl.data.targets import class_counts, require_classes
-from jaxafl.options import number, static
+from jaxafl.options import UserError, number, static
 
 _MAX_DRAWS = 1000
-# limits of the search for a working alpha, which the error names: draws per alpha, doublings, smallest doubled alpha
-_TRIED = 20
-_DOUBLINGS = 20
-_SMALLEST = 1e-3
-_MOST = 10**6  # draws × clients of the search per alpha
 
 
 class dirichlet(Partition):
@@ -57,54 +50,22 @@ class dirichlet(Partition):
     clients: int = static()
     min_size: int = static(default=0, least=0)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet", self.clients, len(labels), self.min_size)
-        again = copy.deepcopy(rng)
-        quotas, largest = self._quotas(labels, rng, _MAX_DRAWS)
-        if quotas is None:
-            raise ValueError(
-                f"dirichlet: in {_MAX_DRAWS} draws with alpha={self.alpha:g} and {self.clients} clients the smallest "
-                f"client never held min_size={self.min_size} samples (at best {largest}). {self.remedy(labels, again)}"
-                ", fewer clients or a smaller min_size."
-            )
-        return take(labels, quotas, rng)
-
-    def remedy(self, labels: np.ndarray, rng: np.random.Generator) -> str:
-        """Returns advice: the first of α, 2α, 4α ... that gives all clients enough samples, or `dirichlet_equal`."""
-        least = max(1, self.min_size)
-        alpha = self.alpha
-        equal = f"dirichlet_equal({self.alpha:g}, {self.clients}), which gives all clients as many samples at any alpha"
-        draws = max(1, min(_TRIED, _MOST // self.clients))
-        for _ in range(_DOUBLINGS):
-            other = dirichlet(alpha, self.clients, least)
-            if other._quotas(labels, copy.deepcopy(rng), draws)[0] is not None:
-                larger = "a larger alpha" if alpha > self.alpha else "more draws"
-                return f"Use {larger}, dirichlet({alpha:g}, {self.clients}, min_size={least}), or {equal}"
-            alpha = max(float(f"{2 * alpha:.2g}"), _SMALLEST)
-        return f"Use {equal}"
-
-    def _quotas(self, labels: np.ndarray, rng: np.random.Generator, draws: int) -> tuple[np.ndarray | None, int]:
-        """Draws proportions until every client holds `min_size` samples.
-
-        Returns:
-            Samples of each client and class, int32 `[N, C]`, or `None` if all draws fail; and the largest size of the
-            smallest client.
-        """
         counts = class_counts("dirichlet", labels)
-        largest = 0
-        for _ in range(draws):
-            quotas = np.empty((self.clients, len(counts)), np.int32)
+        quotas = np.empty((self.clients, len(counts)), np.int32)
+        for _ in range(_MAX_DRAWS):
             for of_class, count in zip(quotas.T, counts, strict=True):
-                ends = np.cumsum(rng.dirichlet(np.full(self.clients, self.alpha)))
-                ends *= count
-                np.minimum(np.floor(ends, out=ends), count, out=ends)  # the sum may round to just above 1
+                ends = np.floor(np.cumsum(rng.dirichlet(np.full(self.clients, self.alpha))) * count)
                 ends[-1] = count
-                of_class[:] = np.diff(ends, prepend=0)
-            largest = max(largest, int(quotas.sum(1).min()))
-            if largest >= self.min_size:
-                return quotas, largest
-        return None, largest
+                of_class[:] = np.diff(np.minimum(ends, count), prepend=0)  # the sum may round to just above 1
+            if quotas.sum(1).min() >= self.min_size:
+                return take(labels, quotas, rng)
+        raise UserError(
+            f"dirichlet: min_size={self.min_size} was not reached in {_MAX_DRAWS} draws of {self.clients} clients with "
+            f"alpha={self.alpha:g}. Use a larger alpha, fewer clients, or dirichlet_equal, where all get equal parts"
+        )
 
 
 class dirichlet_equal(Partition):
@@ -135,11 +96,11 @@ class dirichlet_equal(Partition):
     alpha: float = number(above=0)
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet_equal", self.clients, len(labels))
         counts = class_counts("dirichlet_equal", labels)
-        sizes = np.full(self.clients, len(labels) // self.clients, np.int32)
+        sizes = np.full(self.clients, len(labels) // self.clients)
         sizes[rng.permutation(self.clients)[: len(labels) % self.clients]] += 1
         return deal(labels, counts, sizes, dirichlet_mixes(self.alpha, counts, self.clients, rng), rng)
 
@@ -167,25 +128,18 @@ class shards(Partition):
     per_client: int = static()
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         if labels.ndim != 1:  # numbers have an order, as classes do
             require_classes("shards", labels)
         amount = self.per_client * self.clients
-        if amount > len(labels):
-            raise ValueError(
-                f"shards: {len(labels)} samples cannot be cut into {self.clients} × {self.per_client} shards; use "
-                "fewer clients or fewer shards per client"
-            )
+        require_samples("shards", amount, len(labels))
         by_label = rng.permutation(len(labels)).astype(np.int32)
         by_label = by_label[np.argsort(labels[by_label], kind="stable")]
-        sizes = parts(len(labels), amount).astype(np.int32)
-        hands = rng.permutation(amount).astype(np.int32)  # shards in order of clients
-        ends = np.cumsum(sizes, dtype=np.int32)[hands]
-        dealt_out = sizes[hands]
-        places = np.repeat(ends - np.cumsum(dealt_out, dtype=np.int32), dealt_out)
-        places += np.arange(len(labels), dtype=np.int32)
-        return shuffled(by_label[places], dealt_out.reshape(self.clients, -1).sum(1), rng)
+        pieces = cut(by_label, parts(len(labels), amount))
+        hands = [pieces[shard] for shard in rng.permutation(amount)]  # shards in order of clients
+        sizes = np.array([len(shard) for shard in hands]).reshape(self.clients, -1).sum(1)
+        return shuffled(np.concatenate(hands), sizes, rng)
 
 
 class classes_per_client(Partition):
@@ -207,15 +161,15 @@ class classes_per_client(Partition):
     k: int = static()
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> ClientRows:
+    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         counts = class_counts("classes_per_client", labels)
         pieces = []
-        sizes = np.zeros(self.clients, np.int32)
+        sizes = np.zeros(self.clients, np.int64)
         for label, count, holding in zip(np.unique(labels), counts, self._assign(counts, rng).T, strict=True):
             holders, taken = rng.permutation(np.flatnonzero(holding)), parts(count, holding.sum())
             rows = rng.permutation(np.flatnonzero(labels == label))
-            pieces.append((rows.astype(np.int32), holders.astype(np.int32), taken.astype(np.int32)))
+            pieces.append((rows, holders, taken))
             sizes[holders] += taken
         return dealt(pieces, sizes, rng)
 
@@ -226,20 +180,11 @@ class classes_per_client(Partition):
         broken at random. Because places are as equal as possible, every client finds k classes.
         """
         classes = len(counts)
-        if self.k > classes:
-            raise ValueError(
-                f"classes_per_client: k={self.k}, but the data has {classes} classes; use k={classes} or less"
-            )
-        if self.k * self.clients < classes:
-            raise ValueError(
-                f"classes_per_client: {self.clients} clients of {self.k} classes cannot hold all {classes} "
-                f"classes; use at least {-(-classes // self.k)} clients or a larger k"
-            )
         total, limits = self.k * self.clients, np.minimum(counts, self.clients)
-        if total > limits.sum():
-            raise ValueError(
-                f"classes_per_client: {counts.sum()} samples (smallest class {counts.min()}) are too few to give "
-                f"{self.clients} clients one sample of each of {self.k} classes; use fewer clients or a smaller k"
+        if not (self.k <= classes <= total <= limits.sum()):
+            raise UserError(
+                f"classes_per_client: {self.clients} clients with k={self.k} classes do not fit classes of {counts} "
+                f"samples; expected k <= {classes}, the classes, and {classes} to {limits.sum()} for k times clients"
             )
         places = equal_parts(total, limits)
         places[rng.permutation(np.flatnonzero(places < limits))[: total - places.sum()]] += 1

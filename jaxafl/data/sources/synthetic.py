@@ -16,8 +16,7 @@ from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import as_is
 from jaxafl.data.statistics import traverse
 from jaxafl.device import keys
-from jaxafl.device.switches import check_switches
-from jaxafl.options import check_flag, check_number, check_whole, named
+from jaxafl.options import UserError, check_flag, check_number, check_whole, named
 
 Arrays: TypeAlias = Mapping[str, np.ndarray | jax.Array]
 FEATURES = 60
@@ -71,9 +70,8 @@ def synthetic(
         Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, section 5.1 (FedProx); Li et al.,
         "Fair Resource Allocation in Federated Learning", ICLR 2020 (q-FFL).
     """
-    check_switches()
-    for option, deviation in {"alpha": alpha, "beta": beta}.items():
-        check_number("synthetic", f"{option}, a standard deviation,", deviation, least=0)
+    check_number("synthetic", "alpha", alpha, least=0)
+    check_number("synthetic", "beta", beta, least=0)
     clients, max_test = check_whole("synthetic", "clients", clients), check_whole("synthetic", "max_test", max_test)
     if max_size is not None:  # at least one sample to train on and one to test
         max_size = check_whole("synthetic", "max_size", max_size, least=2)
@@ -146,7 +144,7 @@ def _pool(arrays: Arrays, starts: np.ndarray, stops: np.ndarray) -> tuple[np.nda
     """Concatenates the samples of all clients at positions from `starts` up to `stops`, in order of clients."""
     total = int((stops - starts).sum())
     if total >= 2**31:
-        raise ValueError(f"synthetic: {total} samples are too many to store; use lazy=True or max_size")
+        raise UserError(f"synthetic: {total} samples are too many to store; expected up to 2^31. Use lazy or max_size")
     x, y = np.empty((total, FEATURES), np.float32), np.empty(total, np.int32)
     done = 0
     for client, _, (samples, labels) in traverse(generate, arrays, starts, stops):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -16,18 +17,23 @@ from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers
-from jaxafl.options import check_choice, check_number, check_whole, named
+from jaxafl.options import UserError, check_choice, check_number, check_whole, named
+from jaxafl.readers.archive import damaged, read_text
 from jaxafl.readers.directory import data_directory, missing_dataset
 from jaxafl.readers.download import downloadable
-from jaxafl.readers.leaf import leaf_halves, read_halves
-from jaxafl.readers.text import VOCABULARY, encode, read_roles, role_files
+from jaxafl.readers.leaf import leaf_halves, read_examples, read_halves
 
 CONTEXT = 80
 """Number of characters before the predicted one."""
+VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's ALL_LETTERS; token i is the i-th character."""
 
 _NAME = "shakespeare"
 _CLASSES = len(VOCABULARY)
 _REFERENCES = ("mcmahan2017", "caldas2018")
+_ADVICE = 'A line is {"play": "...", "role": "...", "lines": ["...", ...]}.'
+_TOKEN = np.full(128, _CLASSES, np.uint8)
+_TOKEN[[ord(character) for character in VOCABULARY]] = np.arange(_CLASSES)
 _CHARACTERS = Preprocessing(as_integers, None, "characters as integers")
 
 
@@ -87,13 +93,12 @@ def shakespeare(
     clients = None if clients is None else check_whole(_NAME, "clients", clients)
     test_samples = None if test_samples is None else check_whole(_NAME, "test_samples", test_samples)
     folder = data_directory(data_dir) / _NAME
-    if source != "leaf" and (roles := role_files(folder)):
+    if source != "leaf" and (files := _role_files(folder)):
         minimum = 1000 if min_characters is None else min_characters
         fraction = 0.1 if test_fraction is None else test_fraction
-        return _from_roles(roles, clients, minimum, fraction, test_samples)
+        return _from_roles(files, clients, minimum, fraction, test_samples)
     train, test = leaf_halves(_NAME, folder) if source != "roles" else ([], [])
     if not train:
-        wanted = {"auto": _NAME, "roles": f"{_NAME} as text of roles", "leaf": f"{_NAME} as LEAF json"}
         ways = [
             f"Put the roles' text as roles.jsonl (or roles.jsonl.gz) into {folder}: one json object per role and line, "
             "with the keys play, role and lines (what it speaks, in order).",
@@ -101,14 +106,10 @@ def shakespeare(
             f"--sf 1.0 -k 0 -t sample -tf 0.9) and put the json files of its data/train and data/test into "
             f"{folder / 'train'} and {folder / 'test'}.",
         ]
-        missing = missing_dataset(wanted[source], [folder, folder / "train", folder / "test"], ways)
+        missing = missing_dataset(f"{_NAME}, source {source}", [folder, folder / "train", folder / "test"], ways)
         raise FileNotFoundError(*missing.args) if source == "leaf" else missing  # no download has LEAF's windows
-    for option, value in {"min_characters": min_characters, "test_fraction": test_fraction}.items():
-        if value is not None:
-            raise ValueError(
-                f"{_NAME}: {option}={value} is for roles text, and {train[0].parent} holds LEAF's json, which is cut "
-                "and split already; leave it out"
-            )
+    if min_characters is not None or test_fraction is not None:
+        raise UserError(f"{_NAME}: min_characters and test_fraction are for text of roles; LEAF's json is cut already")
     return _from_leaf(train, test, clients, test_samples)
 
 
@@ -134,11 +135,13 @@ def gather_windows(
 def _from_roles(
     files: list[pathlib.Path], clients: int | None, min_characters: int, test_fraction: float, test_samples: int | None
 ) -> FederatedData:
-    _check_roles_options(min_characters, test_fraction)
-    every = read_roles(files)
+    check_number(_NAME, "test_fraction", test_fraction, above=0, below=1)
+    needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))  # one training window and the next character
+    check_whole(_NAME, "min_characters", min_characters, least=needed)
+    every = _read_roles(files)
     roles = [role for role, text in every.items() if len(text) >= min_characters]
     texts = [every[role] for role in roles]
-    _check_number_of_clients(clients, len(texts), f"roles with at least {min_characters} characters")
+    _check_clients(clients, len(texts), f"roles with at least {min_characters} characters")
     tokens, unknown = zip(*map(encode, texts[:clients]), strict=True)
     lengths = np.array([len(text) for text in tokens], np.int64)
     held_out = np.floor(test_fraction * lengths).astype(np.int64)
@@ -146,9 +149,8 @@ def _from_roles(
     text = np.concatenate(tokens)
     windows = np.maximum(held_out - CONTEXT, 0)
     if not windows.any():
-        raise ValueError(
-            f"{_NAME}: test_fraction={test_fraction:g} leaves no role more than {CONTEXT} characters to test on; use a "
-            "larger test_fraction or min_characters"
+        raise UserError(
+            f"{_NAME}: test_fraction={test_fraction:g} leaves no role {CONTEXT + 1} characters. Use a larger one"
         )
     chosen = _evenly_spaced(int(windows.sum()), test_samples)
     role = np.searchsorted(np.cumsum(windows), chosen, side="right")
@@ -180,15 +182,13 @@ def _from_roles(
 def _from_leaf(
     train_files: list[pathlib.Path], test_files: list[pathlib.Path], clients: int | None, test_samples: int | None
 ) -> FederatedData:
-    train, test, split = read_halves(_NAME, "users", train_files, test_files, _user_windows)
+    train, test, split = read_halves(_NAME, train_files, test_files, _user_windows)
     users = sorted(train, key=lambda user: (-len(train[user][0]), user))
-    _check_number_of_clients(clients, len(users), f"users with samples in {train_files[0].parent}")
+    _check_clients(clients, len(users), f"users with samples in {train_files[0].parent}")
     users = users[:clients]
     by_sample = split == "sample"
     tested = [user for user in (users if by_sample else test) if user in test]
-    if not tested:
-        raise ValueError(f"{_NAME}: LEAF's test files hold no sample of the {len(users)} users in use")
-    pool = np.concatenate([test[user][0] for user in tested])
+    pool = np.concatenate([np.zeros((0, CONTEXT + 1), np.uint8), *(test[user][0] for user in tested)])
     chosen = pool[_evenly_spaced(len(pool), test_samples)]
     samples = np.concatenate([train[user][0] for user in users])
     client = np.repeat(np.arange(len(users)), [len(train[user][0]) for user in users])
@@ -208,34 +208,66 @@ def _from_leaf(
 
 def _user_windows(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
     """Returns windows uint8 `[n, 81]`, with the predicted character last, and int64 `[1]`, the unknown characters."""
-    pairs = list(zip(x, y, strict=True))
-    wrong = [pair for pair in pairs if [len(part) if isinstance(part, str) else 0 for part in pair] != [CONTEXT, 1]]
+    wrong = [pair for pair in zip(x, y, strict=True) if (len(pair[0]), len(pair[1])) != (CONTEXT, 1)]
     if wrong:
-        raise ValueError(
-            f"{len(wrong)} samples are not {CONTEXT} characters and the next one, such as {str(wrong[0])[:100]}"
-        )
-    tokens, unknown = encode("".join(context + following for context, following in pairs))
+        raise ValueError(f"{len(wrong)} samples are not {CONTEXT} characters and the next, such as {wrong[0]!r:.100}")
+    tokens, unknown = encode("".join(part for pair in zip(x, y, strict=True) for part in pair))
     return tokens.reshape(-1, CONTEXT + 1), np.array([unknown])
 
 
-def _check_roles_options(min_characters: int, test_fraction: float) -> None:
-    check_number(_NAME, "test_fraction", test_fraction, above=0, below=1)
-    needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))
-    if check_whole(_NAME, "min_characters", min_characters) < needed:
-        raise ValueError(
-            f"{_NAME}: with test_fraction={test_fraction:g} a role needs {needed} characters for one training window "
-            f"of {CONTEXT} and the next; got min_characters={min_characters}"
-        )
-
-
-def _check_number_of_clients(clients: int | None, available: int, what: str) -> None:
-    if available == 0:
-        raise ValueError(f"{_NAME}: there are no {what}")
-    if clients is not None and clients > available:
-        raise ValueError(f"{_NAME}: {clients} clients asked for, but there are {available} {what}")
+def _check_clients(clients: int | None, available: int, what: str) -> None:
+    if available < (clients or 1):
+        raise UserError(f"{_NAME}: {clients or 'all'} clients asked for, but there are {available} {what}")
 
 
 def _evenly_spaced(total: int, wanted: int | None) -> np.ndarray:
     """Returns at most `wanted` of the numbers 0..total-1, evenly spaced up to rounding; `None` returns all."""
     number = total if wanted is None else min(wanted, total)
     return np.arange(number, dtype=np.int64) * total // number
+
+
+def encode(text: str) -> tuple[np.ndarray, int]:
+    """Returns the tokens of a text.
+
+    Args:
+        text: any text; a character outside the vocabulary becomes a space.
+
+    Returns:
+        uint8 `[len(text)]` in [0, 80), and the number of characters outside the vocabulary.
+    """
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    tokens = _TOKEN.take(points, mode="clip")  # larger code points are clipped to the last, DEL, which is unknown too
+    unknown = tokens == _CLASSES
+    tokens[unknown] = VOCABULARY.index(" ")
+    return tokens, int(unknown.sum())
+
+
+def _role_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Returns the files of roles' text, sorted by name; without any, those of TensorFlow Federated if both exist."""
+    published = [folder / f"shakespeare_{half}.h5" for half in ("train", "test")]
+    found = sorted([*folder.glob("roles*.jsonl"), *folder.glob("roles*.jsonl.gz")])
+    return found or (published if all(path.is_file() for path in published) else [])
+
+
+def _read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
+    """Reads the text of each (play, role), longest first, then by play and role; play is "" for HDF5 files."""
+    texts: dict[tuple[str, str], str] = {}
+    for path in files:
+        if path.suffix == ".h5":  # a role's training text, then its test text
+            for user, (snippets,) in read_examples(path, "snippets"):
+                lines = [texts["", user]] if ("", user) in texts else []
+                texts["", user] = "\n".join(lines + [snippet.decode("utf-8") for snippet in snippets.tolist()])
+            continue
+        # splitlines() would also split at separators that json allows inside a string
+        for number, line in enumerate(read_text(path, _ADVICE).split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                content = json.loads(line)
+                key = content["play"], content["role"]
+                if key in texts or isinstance(content["lines"], str):
+                    raise ValueError(f"role {key} came before, or its lines are no list")
+                texts[key] = "\n".join(content["lines"])
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
+                raise damaged(path, f"line {number}: {type(error).__name__}: {error}", _ADVICE) from error
+    return dict(sorted(texts.items(), key=lambda item: (-len(item[1]), item[0])))

@@ -12,11 +12,10 @@ import numpy as np
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.preprocessing import Preprocessing, as_integers
 from jaxafl.options import named
-from jaxafl.readers.archive import find_files
-from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.archive import damaged, read_text
+from jaxafl.readers.directory import data_directory, find_files, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
-from jaxafl.readers.text import read_tsv
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
@@ -143,6 +142,7 @@ class _Task(NamedTuple):
     reference: str
 
 
+_ADVICE = "Replace it by GLUE's own file."
 _TOKENS = Preprocessing(as_integers, None, "WordPiece tokens")
 _PAIR = ("sentence1", "sentence2")
 _BINARY = {"0": 0, "1": 1}
@@ -174,7 +174,7 @@ def _read(task: _Task, directory: pathlib.Path) -> tuple[str, list[Half]]:
     names = ["train.tsv", "dev.tsv"]
     places = {folder: names, directory / task.folder: names, folder.parent: [f"{task.folder}_{name}" for name in names]}
     if files := find_files(task.name, places.items()):
-        return "tsv", [read_tsv(path, task.columns, task.label, task.labels) for path in files]
+        return "tsv", [_read_tsv(task, path) for path in files]
     if prepared := prepared_directory(task.prepared, directory):
         return f"tfds {prepared.name}", [_read_prepared(task, prepared, split) for split in ("train", "validation")]
     ways = [
@@ -182,6 +182,21 @@ def _read(task: _Task, directory: pathlib.Path) -> tuple[str, list[Half]]:
         how_to_prepare(task.prepared),
     ]
     raise missing_dataset(task.name, [*places, directory / task.prepared], ways)
+
+
+def _read_tsv(task: _Task, path: pathlib.Path) -> Half:
+    """Reads sentences and classes from a tab-separated file, whose first line names the columns.
+
+    Quotation marks are ordinary characters, as in GLUE's files.
+    """
+    header, *lines = (line.rstrip("\r").split("\t") for line in read_text(path, _ADVICE).split("\n") if line.strip())
+    try:
+        rows = [dict(zip(header, line, strict=True)) for line in lines]
+        classes = [task.labels[row[task.label]] for row in rows]
+        return [tuple(row[name] for name in task.columns) for row in rows], np.array(classes, np.int32)
+    except (KeyError, ValueError) as error:
+        wanted = f"expected the columns {', '.join((*task.columns, task.label))} in every line"
+        raise damaged(path, f"{wanted}; {type(error).__name__}: {error}", _ADVICE) from error
 
 
 def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> Half:

@@ -55,7 +55,7 @@ def from_leaf(
     if not train:
         ways = [f"Put json files in the shape of LEAF into {place / 'train'} and {place / 'test'}."]
         raise missing_dataset(name, [place, place / "train", place / "test"], ways)
-    *halves, split = read_halves(name, "users", train, test, convert or _numbers)
+    *halves, split = read_halves(name, train, test, convert or _numbers)
     (x, y, users), (x_test, y_test, owners) = map(pooled, halves)
     if convert is None and all((one == np.round(one)).all() for one in (y, y_test)):
         y, y_test = y.astype(int), y_test.astype(int)
@@ -68,11 +68,7 @@ def from_leaf(
 
 
 def _numbers(x: list[Any], y: list[Any]) -> Pair:
-    try:
-        samples, labels = np.array(x), np.array(y)
-    except ValueError as error:
-        raise ValueError(f"samples have different lengths ({error}); convert=... makes arrays of them") from error
-    for array in (samples, labels):
-        if array.dtype.kind not in "fiu":
-            raise ValueError(f"expected numbers, got {array.dtype}; convert=... makes arrays of other samples")
+    samples, labels = np.array(x), np.array(y)
+    if samples.dtype.kind not in "fiu" or labels.dtype.kind not in "fiu":
+        raise ValueError("expected numbers; convert=... makes arrays of other samples")
     return samples, labels
