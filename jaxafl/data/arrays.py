@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition import by_user
+from jaxafl.data.partition.alike import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
 from jaxafl.data.targets import as_samples, as_targets

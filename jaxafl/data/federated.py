@@ -198,9 +198,8 @@ class FederatedData(Summarised):
             return owners_of(np.asarray(self.test_clients), self.num_clients, True)
         if self.validation is None:
             raise UserError(
-                f"{self.name}: no client has held-out samples of its own to be evaluated on; "
-                "data.with_validation(0.2, seed=0) holds some out, "
-                "partition(..., test='per_client') divides the test set"
+                f"{self.name}: no client has held-out samples; expected some. Use data.with_validation(0.2) or "
+                "partition(..., test='per_client')"
             )
         return owners_of(self.validation.client, self.num_clients, False)
 

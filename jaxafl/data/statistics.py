@@ -106,10 +106,7 @@ class PartitionStatistics(Summarised):
         shown = min(max_rows, len(clients))
         first = "" if self.counted is not None else "first "
         caption = None if shown == len(self.sizes) else f"{first}{shown} of {len(self.sizes)} clients"
-        table = rich.table.Table(
-            title=f"{self.name}, training samples", caption=caption, box=rich.box.SIMPLE_HEAD, pad_edge=False
-        )
-        table.padding = (0, 0)
+        table = rich.table.Table(caption=caption, box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
         labels = range(self.histogram.shape[1] if self.histogram.shape[1] <= max_classes else 0)
         for column in ("client", "samples", self._columns, "distance", *map(str, labels)):
             table.add_column(column, justify="right")
@@ -122,11 +119,8 @@ class PartitionStatistics(Summarised):
     def __str__(self) -> str:
         import rich.console
 
-        said = self.summary()
-        line = ", ".join(f"{value if key == 'name' else f'{key} {value}'}" for key, value in said.items())
-        text, table = io.StringIO(), self.table()
-        console = rich.console.Console(file=text, width=160, color_system=None)
-        console.print(line, table, width=max(80, console.measure(table).maximum))
+        text = io.StringIO()
+        rich.console.Console(file=text, width=160, color_system=None).print(repr(self), self.table())
         return text.getvalue()
 
 

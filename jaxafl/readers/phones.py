@@ -29,13 +29,10 @@ AVAILABILITY = "availability_flash_1000.npz"
 SCORES = "flash_benchmark2score.json.gz"
 _FOLDER = "device_traces"
 _FORMATS = {
-    LINKS: (
-        "float arrays `time_s` and `mbps` of all traces, one after another, and int `offsets`: trace i owns the rows "
-        "offsets[i]:offsets[i + 1]; made from the link traces of GitHub hongzimao/pensieve"
-    ),
+    LINKS: "`time_s`, `mbps` [n] of all traces and their `offsets` into these, from GitHub hongzimao/pensieve",
     AVAILABILITY: (
-        "int arrays `start` and `end` of the ready intervals in seconds, `offsets` of the devices into them, "
-        "`trace_start` and `trace_end` of each device; made from the FLASH trace in GitHub Carkham/FLHetBench"
+        "`start`, `end` [n] of the ready intervals in seconds, `offsets` of the devices into them, `trace_start` and "
+        "`trace_end` of each device, from the FLASH trace in GitHub Carkham/FLHetBench"
     ),
     SCORES: "a JSON object {phone: AI-Benchmark score}: benchmark2score.json of GitHub PKU-Chengxu/FLASH, gzipped",
 }

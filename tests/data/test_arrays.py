@@ -246,20 +246,6 @@ def test_a_dataset_takes_lists_and_tables_and_federated_data_is_checked_again():
             dataclasses.replace(split, **change)
 
 
-def test_a_regression_reads_its_targets_from_the_samples():
-    x = np.random.default_rng(0).normal(size=(60, 2)).astype(np.float32)
-    samples, nothing = {"x": x, "target": x @ np.array([1.0, -2.0], np.float32)}, np.zeros(60, int)
-    federated = data.from_arrays(samples, nothing, np.arange(60) % 3, test_fraction=0.2)
-
-    def squared(params: Any, batch: Any, key: Any) -> Any:
-        return jnp.square(batch.x["x"] @ params - batch.x["target"])
-
-    model = afl.models.from_functions(lambda key, batch: jnp.zeros(2), squared, name="linear")
-    client = afl.Client(learning_rate=0.1, steps=4, batch_size=8)
-    losses = afl.Simulation(federated, model, client, afl.server.fedavg(), afl.clock.synchronous()).run(10).loss.values
-    assert losses[0] > 1 and losses[-1] < 0.01
-
-
 @pytest.mark.parametrize(
     "partition",
     [

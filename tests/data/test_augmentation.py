@@ -6,7 +6,6 @@ import collections
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 import jaxafl as afl
@@ -48,41 +47,6 @@ def test_all_crops_and_flips_and_nothing_else_occur_equally_often(flip):
     statistic = sum((count - expected) ** 2 / expected for count in seen.values())
     freedom = len(allowed) - 1
     assert statistic < freedom + 3 * np.sqrt(2 * freedom)
-
-
-@pytest.mark.slow
-def test_one_key_gives_one_image_in_any_batch_and_with_or_without_x64():
-    augment = data.crop_and_flip()
-    keys = jax.random.split(jax.random.key(3), 12)
-    one = jax.jit(augment)
-    alone = np.stack([np.asarray(one(IMAGE, key)) for key in keys])
-    by_client = jax.jit(jax.vmap(jax.vmap(augment, in_axes=(None, 0)), in_axes=(None, 0)))
-    np.testing.assert_array_equal(by_client(IMAGE, keys.reshape(3, 4)).reshape(alone.shape), alone)
-    with jax.enable_x64(True):
-        np.testing.assert_array_equal(jax.jit(jax.vmap(augment, in_axes=(None, 0)))(IMAGE, keys), alone)
-
-
-def simulation(micro_batch: int | None = None) -> afl.Simulation:
-    rng = np.random.default_rng(1)
-    x, y = rng.integers(0, 256, (60, 6, 6, 3), np.uint8), rng.integers(0, 4, 60)
-    preprocessing = data.normalise(255.0, 0.5, 0.25, augment=data.crop_and_flip(2))
-    return afl.Simulation(
-        data=data.Dataset("images", x, y, x[:20], y[:20], 4, preprocessing).partition(data.iid(3)),
-        model=afl.models.logistic(4),
-        client=afl.Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=8, micro_batch=micro_batch),
-        server=afl.server.fedbuff(),
-        clock=afl.clock.free_running(concurrency=3, durations=afl.clock.exponential(1.0), buffer=2),
-    )
-
-
-@pytest.mark.slow
-def test_training_does_not_depend_on_the_size_of_the_micro_batch_and_the_result_says_what_was_done():
-    whole, pieces = simulation(), simulation(micro_batch=2)
-    runs = [sim.train(6, eval_every=6) for sim in (whole, pieces)]
-    expected, found = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(run.params)]) for run in runs)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
-    said = whole.result(runs[0], 0).attrs["data"]
-    assert "random crop of the image padded by 2 zeros and horizontal flip" in str(said)
 
 
 @pytest.mark.parametrize(

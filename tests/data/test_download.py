@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import http.server
 import io
@@ -19,7 +18,6 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.cli import main
 from jaxafl.readers import download
 
 IMAGES = bytes(range(256)) * 4000  # 1 MB
@@ -208,16 +206,6 @@ def test_the_tasks_of_glue_are_downloaded_and_unpacked(server, tmp_path):
     mrpc = {half: (tmp_path / "glue" / "MRPC" / f"{half}.tsv").read_text().splitlines() for half in ("train", "dev")}
     assert mrpc["dev"] == [header, rows[1], rows[4]]
     assert mrpc["train"] == [header, rows[0], rows[2], rows[3], rows[5]]
-
-
-def test_a_run_downloads_its_dataset(server, tmp_path, capsys):
-    line = ["run", "--data", "cifar10", "--partition", "iid", "--data-dir", str(tmp_path), "--server-steps", "1"]
-    assert main(line) == 2
-    assert "Download it: afl.data.cifar10(download=True), jaxafl run --download" in capsys.readouterr().err
-    publish(server, {"cifar10/cifar-10-binary.tar.gz": gzip.compress(b"no archive")})
-    assert main([*line, "--download"]) == 2  # the download works; the content is then refused by the reader
-    assert "cifar-10-binary.tar.gz is damaged: expected" in capsys.readouterr().err
-    assert shown(tmp_path / "cifar10") == ["cifar-10-binary.tar.gz"]
 
 
 @pytest.mark.data

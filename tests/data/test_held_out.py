@@ -148,7 +148,7 @@ def test_of_many_clients_a_fixed_sample_is_evaluated(monkeypatch: pytest.MonkeyP
 
 
 def test_nobody_holds_anything_out() -> None:
-    with pytest.raises(ValueError, match=r"no client has held-out samples of its own.*with_validation\(0\.2, seed=0\)"):
+    with pytest.raises(ValueError, match=r"no client has held-out samples.*with_validation"):
         evaluated(pooled(), diagnostics="per_client")
 
 
@@ -222,13 +222,3 @@ def test_the_error_bar_of_a_client_is_wilsons_interval() -> None:
     share, samples = np.array([0.0, 0.3, 1.0]), np.array([5, 40, 7])
     for edge in standard_interval(share, samples):
         np.testing.assert_allclose(np.abs(share - edge), np.sqrt(edge * (1 - edge) / samples), atol=1e-12)
-
-
-@pytest.mark.slow
-def test_figures_of_single_clients(tmp_path: Any) -> None:
-    result, _, _ = evaluated(pooled().with_validation(0.4, seed=2), diagnostics="per_client")
-    for kind in ("client_spread", "accuracy_vs_participation", "accuracy_vs_bytes"):
-        figure = getattr(afl.plot, kind)(result, path=tmp_path / f"{kind}.png")
-        assert (tmp_path / f"{kind}.png").stat().st_size > 5000 and figure.axes[0].get_xlabel()
-    with pytest.raises(ValueError, match=r"has no client_accuracy.*jaxafl run --per-client"):
-        afl.plot.client_spread(result.drop_vars("client_accuracy"))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pathlib
 import subprocess
 import sys
-import tracemalloc
 
-import numpy as np
 import pytest
 
 import jaxafl.data as data
@@ -76,43 +74,3 @@ def test_many_clients_run_within_four_gigabytes(code):
     finished = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=False)
     assert finished.returncode == 0, finished.stderr
     assert int(finished.stdout.split()[-1]) < LIMIT
-
-
-@pytest.mark.slow
-def test_reading_leaf_json_holds_about_one_file_whatever_their_number(tmp_path):
-    """300 writers of 50 images in six files: more files add their uint8 pixels and nothing else."""
-    pixels = [repr(value / 255) for value in range(256)]
-    rng = np.random.default_rng(0)
-    for half, files, images in (("train", 6, 50), ("test", 6, 1)):
-        folder = tmp_path / "femnist" / half
-        folder.mkdir(parents=True)
-        for number in range(files):
-            users = [f"f{number}_{writer:02d}" for writer in range(50)]
-            text = ", ".join(f'"{user}": {_writer(rng, images, pixels)}' for user in users)
-            names = ", ".join(f'"{user}"' for user in users)
-            content = f'{{"users": [{names}], "num_samples": [], "user_data": {{{text}}}}}'
-            (folder / f"all_data_{number}.json").write_text(content)
-
-    def peak() -> int:
-        tracemalloc.start()
-        federated = data.femnist(None, data_dir=tmp_path)
-        assert federated.num_clients == 50 * len(list((tmp_path / "femnist" / "train").iterdir()))
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return found
-
-    six = peak()
-    for path in sorted((tmp_path / "femnist").glob("*/*.json")):
-        if path.name != "all_data_0.json":
-            path.unlink()
-    one = peak()
-    arrays = 250 * 51 * 784  # bytes of the five further files
-    # Twice: a writer's own arrays, and the flat array that they are moved to.
-    assert six < one + 2.2 * arrays
-    assert one > 50 * 50 * 784 * 8  # a parsed file is far larger than its pixels: what must not be held six times
-
-
-def _writer(rng: np.random.Generator, images: int, pixels: list[str]) -> str:
-    shown = rng.integers(0, 256, (images, 784)).tolist()
-    x = ", ".join("[" + ", ".join(map(pixels.__getitem__, image)) + "]" for image in shown)
-    return f'{{"x": [{x}], "y": {rng.integers(0, 62, images).tolist()}}}'

@@ -62,10 +62,6 @@ def roles(tmp_path):
     return tmp_path, {role: "\n".join(own) for role, own in lines.items()}
 
 
-def test_the_vocabulary_is_leafs():
-    assert len(VOCABULARY) == len(set(VOCABULARY)) == 80
-
-
 @settings(max_examples=50, deadline=None)
 @given(text=st.text(st.characters(codec="utf-8") | st.sampled_from(VOCABULARY), max_size=200))
 def test_encoding_keeps_the_vocabulary_and_counts_the_rest(text):
@@ -129,14 +125,6 @@ def test_what_is_not_in_the_vocabulary_or_not_tested_is_counted(tmp_path):
     assert decode(federated.arrays["text"][:3]) == " aa"
 
 
-def test_a_role_of_the_same_name_in_another_play_is_another_client(tmp_path):
-    write_roles(tmp_path, [("Henry V", "Boy", ["a" * 1000]), ("Macbeth", "Boy", ["b" * 1000])], "roles_2plays.jsonl.gz")
-    federated = shakespeare(data_dir=tmp_path)
-    assert federated.num_clients == 2
-    assert decode(federated.arrays["text"][[0, 1000]]) == "ab"  # equal lengths: by play, then by role
-    assert "roles_2plays.jsonl.gz" in federated.description["source"]
-
-
 @pytest.mark.parametrize(
     ("train", "test"), [("train/a.json", "test/a.json.gz"), ("leaf_train_9.json.gz", "leaf_test_9.json")]
 )
@@ -155,23 +143,6 @@ def test_leaf_windows_are_used_as_they_are(tmp_path, train, test):
     assert federated.description["split"] == "sample"
     assert len(shakespeare(1, data_dir=tmp_path).y_test) == 3
     assert as_windows(shakespeare(data_dir=tmp_path, test_samples=1).x_test, [[0]]) == [(few[0][0], "\n")]
-
-
-def test_leafs_split_by_user_tests_on_other_people(tmp_path):
-    folder = tmp_path / "shakespeare"
-    write_leaf(folder / "train" / "a.json", {"ONE": windows_of("a" * 90)})
-    write_leaf(folder / "test" / "a.json", {"OTHER": windows_of("b" * 85)})
-    federated = shakespeare(data_dir=tmp_path)
-    assert (len(federated.y_test), federated.description["split"]) == (5, "user")
-
-
-def test_unknown_characters_are_counted_over_all_files_of_a_user(tmp_path):
-    folder = tmp_path / "shakespeare"
-    for name, character in (("train/a.json", "$"), ("train/b.json", "a"), ("test/a.json", "%")):
-        write_leaf(folder / name, {"ONE": [("a" * 79 + character, "b")]})
-    federated = shakespeare(data_dir=tmp_path)
-    assert federated.counts.tolist() == [2]
-    assert federated.description["unknown_characters"] == 2
 
 
 def test_roles_are_preferred_and_either_source_can_be_asked_for(roles):

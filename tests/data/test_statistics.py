@@ -37,7 +37,7 @@ def test_histograms_agree_with_the_stored_labels_over_many_blocks():
 def test_the_table_shows_every_client_or_says_which_it_leaves_out():
     statistics = toy([0, 0, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 2, 2, 2]).statistics()
     text = str(statistics)
-    assert "clients 3" in text and "heterogeneity 0.389" in text
+    assert "clients=3" in text and "heterogeneity=0.389" in text
     rows = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
     assert rows == [
         ["0", "2", "1", "0.500", "2", "0", "0"],

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition import by_user
+from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import normalise
 from jaxafl.options import check_whole, named
 from jaxafl.readers.archive import SHA256, check_sha256
@@ -93,8 +93,7 @@ def _from_directory(folder: pathlib.Path, wanted: str) -> tuple[dict[str, np.nda
     ways = [
         "Use clients=10 or fewer: these writers ship with the package.",
         "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/femnist: preprocess.sh -s niid "
-        f"--sf 1.0 -k 0 -t sample) and put the json files of its data/train and data/test into "
-        f"{folder / 'train'} and {folder / 'test'}, or {_LARGE} into {folder}.",
+        f"--sf 1.0 -k 0 -t sample) and put its data/train and data/test, or {_LARGE}, into {folder}.",
     ]
     raise missing_dataset(wanted, [folder / "train", folder / "test", *published, folder / _LARGE], ways)
 

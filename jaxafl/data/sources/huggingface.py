@@ -14,7 +14,7 @@ import numpy as np
 from jaxafl.data.arrays import hold_out
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition import by_user
+from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
 from jaxafl.options import UserError, as_path, named
 from jaxafl.readers.pictures import is_picture, pixels

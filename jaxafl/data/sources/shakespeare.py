@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition import by_user
+from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers
 from jaxafl.options import UserError, check_choice, check_number, check_whole, named
 from jaxafl.readers.archive import damaged, read_text
@@ -100,11 +100,9 @@ def shakespeare(
     train, test = leaf_halves(_NAME, folder) if source != "roles" else ([], [])
     if not train:
         ways = [
-            f"Put the roles' text as roles.jsonl (or roles.jsonl.gz) into {folder}: one json object per role and line, "
-            "with the keys play, role and lines (what it speaks, in order).",
+            f"Put roles.jsonl or roles.jsonl.gz into {folder}. {_ADVICE}",
             "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/shakespeare: preprocess.sh -s niid "
-            f"--sf 1.0 -k 0 -t sample -tf 0.9) and put the json files of its data/train and data/test into "
-            f"{folder / 'train'} and {folder / 'test'}.",
+            f"--sf 1.0 -k 0 -t sample -tf 0.9) and put its data/train and data/test into {folder}.",
         ]
         missing = missing_dataset(f"{_NAME}, source {source}", [folder, folder / "train", folder / "test"], ways)
         raise FileNotFoundError(*missing.args) if source == "leaf" else missing  # no download has LEAF's windows

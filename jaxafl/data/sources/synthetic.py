@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition import by_user
+from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import as_is
 from jaxafl.data.statistics import traverse
 from jaxafl.device import keys
