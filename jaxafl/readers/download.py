@@ -66,7 +66,7 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
                 f"{folder} from a machine where `jaxafl data {name}` was run."
             ) from error
     if name == "glue_mrpc":
-        _split_mrpc(folder)
+        _split_mrpc(folder / "MRPC")
     return folder
 
 

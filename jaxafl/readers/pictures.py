@@ -59,7 +59,7 @@ def _pixels(image: Any) -> np.ndarray:
     image = ImageOps.exif_transpose(image)
     if image.mode in _WIDE:
         return np.asarray(image).astype(_WIDE[image.mode])[..., None]
-    mode = _EIGHT_BITS.get(image.mode, "RGB")  # Pillow refuses to convert others, such as LAB
+    mode = _EIGHT_BITS.get(image.mode, "RGB")
     if "transparency" in image.info:
         mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
     array = np.asarray(image.convert(mode))

@@ -224,6 +224,6 @@ def test_the_published_files_have_the_registered_sums(name, server, data_dir, tm
 
 
 def test_no_download_is_offered_for_windows_of_leaf(server, tmp_path):
-    with pytest.raises(FileNotFoundError, match="dataset 'shakespeare as LEAF json' was not found"):
+    with pytest.raises(FileNotFoundError, match="dataset 'shakespeare, source leaf' was not found"):
         afl.data.shakespeare(source="leaf", data_dir=tmp_path, download=True)
     assert server.asked == []

@@ -221,8 +221,8 @@ def test_images_of_one_channel_keep_their_values_and_several_get_the_channels_of
 
 
 def test_images_of_several_forms_raise_and_lists_of_images_are_samples() -> None:
-    for other in (PICTURE.resize((3, 2)), images.fromarray(GREY.astype(np.float32)), images.new("LAB", (6, 4))):
-        with pytest.raises(ValueError, match=r"several sizes or depths|conversion"):
+    for other in (PICTURE.resize((3, 2)), images.fromarray(GREY.astype(np.float32))):
+        with pytest.raises(ValueError, match="several sizes or depths"):
             to_array("toy", [PICTURE, other])
     for picture, expected in ((PICTURE.convert("P"), 255), (images.fromarray(GREY.astype(np.uint16) * 2000), 46_000)):
         data = afl.data.from_arrays([picture] * 4, [0, 1, 0, 1], ["a", "a", "b", "b"], test_fraction=0.5)
