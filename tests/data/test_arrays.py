@@ -188,7 +188,7 @@ def test_tables_are_combined_by_position_unless_their_index_has_another_order():
         ({"num_classes": 3, "y": Y * 1.0}, TypeError, "num_classes"),
         ({"client_ids": IDS[:9]}, ValueError, "client_ids"),
         ({"client_ids": None}, ValueError, "client_ids"),
-        ({"x": X[:0], "y": Y[:0], "client_ids": IDS[:0]}, ValueError, "at least one sample"),
+        ({"x": X[:0], "y": Y[:0], "client_ids": IDS[:0]}, ValueError, "client_ids"),
         ({"x": {"a": X, "b": X[:9]}}, ValueError, "x has"),
         ({"x": X + np.nan}, ValueError, "samples .*NaN"),
         ({"x": X * 1e300}, ValueError, "beyond float32"),
