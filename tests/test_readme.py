@@ -22,7 +22,7 @@ def test_the_example_prints_the_accuracies_it_names(capsys: pytest.CaptureFixtur
     (text,) = (block.text for block in blocks_of(ROOT / "README.md") if block.language == "python")
     run_python(text)
     first, *_, last = capsys.readouterr().out.strip(" []\n").split()
-    assert [f"{float(one):.2f}" for one in (first, last)] == re.findall(r"# (\S+) to (\S+)$", text, re.M)[0]
+    assert (f"{float(first):.2f}", f"{float(last):.2f}") == re.findall(r"# (\S+) to (\S+)$", text, re.M)[0]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/why.md"])
