@@ -166,7 +166,7 @@ def test_a_result_that_cannot_be_drawn_is_an_error_that_says_why(tmp_path):
         plot.accuracy_vs_time(result().drop_vars("accuracy"))
     with pytest.raises(ValueError, match=r"must end in one of .*\.png"):
         plot.accuracy_vs_time(result(), path=tmp_path / "figure.doc")
-    with pytest.raises(FileNotFoundError, match="no directory"):
+    with pytest.raises(FileNotFoundError, match="No such file or directory"):
         plot.accuracy_vs_time(result(), path=tmp_path / "absent" / "figure.png")
     with pytest.raises(ValueError, match="do not fit"):
         plot.timeline({"a": result(), "b": result()}, ax=Figure().subplots())

@@ -79,7 +79,7 @@ def test_a_sample_is_an_axis() -> None:
         ({("server.learning_rate", "seed"): [(1, 2, 3)]}, "needs 2 values in each place"),
         ({("server.learning_rate", "server.learning_rate"): [(1, 2)]}, "overlap"),
         ({("server.learning_rate", "seed"): [(1, 2)], "seed": [1]}, "overlap"),
-        ({(): [()]}, "needs at least one path"),
+        ({(): [()]}, "a sweep axis is .seed. or begins with"),
         ({("server.learning_rate", "data.x"): [(1, 2)]}, "fixed when the data is made"),
         ({}, "at least one axis"),
     ],

@@ -55,6 +55,8 @@ def test_the_result_is_that_of_one_process(tmp_path: pathlib.Path) -> None:
 
 
 class Locked(afl.callbacks.Callback):
+    def begin(self, run: afl.callbacks.Run) -> None: ...
+
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
