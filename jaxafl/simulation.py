@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from jaxafl.clock.schedules import Clockwork
 from jaxafl.clock.tables import Schedule, replaced
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
-from jaxafl.device.content import renew_programs
+from jaxafl.engine.check import EVAL_EVERY, check_simulation, evaluation_interval, sees_training
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.measured import Measured
 from jaxafl.engine.mesh import layout_of, put_data
@@ -36,12 +37,10 @@ from jaxafl.engine.planned import plan_of, planned
 from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed
 from jaxafl.engine.recorded import evaluated
 from jaxafl.engine.stepping import Stepwise
-from jaxafl.engine.validate import EVAL_EVERY, check_construction, evaluation_interval
 from jaxafl.models.model import Model, Precision
-from jaxafl.options import all_named, check_whole
+from jaxafl.options import all_named, check_whole, did_you_mean, shown
 from jaxafl.results.failures import warned
 from jaxafl.server.contract import Server
-from jaxafl.server.fitting import check_parts, prepared, sees_training
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -80,8 +79,12 @@ class Simulation(Stepwise, Measured):
         for name, method in (("data", "fetch"), ("client", "local_steps"), ("server", "update"), ("clock", "next")):
             value = getattr(self, name)
             if not hasattr(value, method) or isinstance(value, type):
-                raise TypeError(f"Simulation({name}=...) got {value!r}, which is not a {name}; see jaxafl.{name}")
-        check_construction(self.model.at(self.precision), self.data)  # `at` raises for a precision that cannot work
+                known = importlib.import_module(f"jaxafl.{name}").__all__
+                meant = f"; call it: {value.__name__}(...)" if isinstance(value, type) else did_you_mean(value, known)
+                raise TypeError(
+                    f"Simulation({name}=...) got {shown(value)}, which is no {name}; see jaxafl.{name}{meant}"
+                )
+        self.model.at(self.precision)  # raises for a precision that cannot work
 
     def summary(self) -> dict[str, Any]:
         """Returns the parts, the model in its precision, and the attack if there is one."""
@@ -91,9 +94,7 @@ class Simulation(Stepwise, Measured):
 
     def check(self) -> None:
         """Raises `ValueError` or `TypeError` for anything that cannot work; `schedule` and `run` call it first."""
-        renew_programs(self.summary())
-        check_parts(self.server, self.clock_of_run(), self.client, self.data.counts)
-        self.check_training()
+        check_simulation(self.parts())
 
     @property
     def clock_sees_training(self) -> str:
@@ -291,7 +292,7 @@ class Simulation(Stepwise, Measured):
         """Returns the problem that the engine runs; the simulation must have been checked."""
         parts = self.summary() | {"clock": self.clock_of_run()}
         parts.pop("attack", None)
-        server, client = prepared(self.server, parts["clock"], self.client, self.data.counts, seed)
+        server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         device = put_data(self.data, parts["model"], layout, self.evaluates_own(recording))

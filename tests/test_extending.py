@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pathlib
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -115,3 +118,19 @@ def test_a_run_on_a_clock_of_ones_own_can_be_made_longer(tmp_path: pathlib.Path)
     for steps in (3, 7, STEPS):
         longer = sim.run(steps, folder=tmp_path)
     np.testing.assert_array_equal(longer.loss[-1], sim.run(STEPS).loss[-1])
+
+
+def test_a_copy_of_a_server_in_a_file_of_ones_own_is_treated_as_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same keys, the same form of its updates on several devices, the same program."""
+    mine = types.ModuleType("mine")
+    mine.__dict__.update(vars(sys.modules[afl.server.fedbuff.__module__]), __name__="mine")
+    monkeypatch.setitem(sys.modules, "mine", mine)
+    exec(inspect.getsource(afl.server.fedbuff), mine.__dict__)
+    copy: Any = mine.__dict__["fedbuff"]
+    assert copy.__module__ == "mine" and copy is not afl.server.fedbuff
+    assert copy().needs == afl.server.fedbuff().needs and copy.clocks == afl.server.fedbuff.clocks
+    clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 5))
+    given = USUAL | {"clock": clock}
+    one, two = (afl.Simulation(**given | {"server": made()}).run(3) for made in (copy, afl.server.fedbuff))
+    np.testing.assert_array_equal(one.loss, two.loss)
+    assert set(one.variables) == set(two.variables)

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.device import memory
+from jaxafl.device import hardware
 from jaxafl.engine.problem import BufferSizes, Loops
 from jaxafl.engine.state import initial
 from jaxafl.models.model import Batch, Model, Outputs
@@ -89,6 +89,6 @@ def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base(data: 
 
 @pytest.mark.slow
 def test_memory_check_counts_the_base(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda *_: 1000)
+    monkeypatch.setattr(hardware, "available_bytes", lambda *_: 1000)
     with pytest.raises(MemoryError, match="the model's frozen arrays"):
         afl.Simulation(data, FROZEN, CLIENT, *BUFFERED).run(2)

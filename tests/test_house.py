@@ -116,3 +116,19 @@ def test_a_run_that_draws_nothing_imports_nothing_that_draws() -> None:
     code = f"import sys; from jaxafl.cli import main; print(main({what}), 'matplotlib' in sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.split()[-2:] == ["0", "False"]
+
+
+LEAVES = ("server.algorithms", "server.aggregate", "client.upload", "client.correction", "client.attack")
+"""Folders of parts that nobody has to read: the core imports their contracts, and `__init__` files list them."""
+
+
+def test_the_core_imports_no_leaf() -> None:
+    folders = {f"jaxafl.{folder}" for folder in LEAVES}
+    leaves = {module for module in MODULES if module.rpartition(".")[0] in folders and not module.endswith(".contract")}
+    found = {
+        (module, other)
+        for module, path in MODULES.items()
+        for other in imported(path) & leaves
+        if path.name != "__init__.py" and module not in leaves
+    }
+    assert not found

@@ -10,7 +10,7 @@ import pytest
 
 from jaxafl import server
 from jaxafl.clock import free_running, synchronous, uniform
-from jaxafl.device import memory
+from jaxafl.device import hardware
 from jaxafl.models import from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
@@ -32,14 +32,14 @@ def free(concurrency: int) -> Any:
 
 @pytest.mark.parametrize("the_server", [server.fedbuff(), server.asyncfeded()], ids=repr)
 def test_a_ring_larger_than_the_memory(the_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda *_: 32 * 2**20)
+    monkeypatch.setattr(hardware, "available_bytes", lambda *_: 32 * 2**20)
     with pytest.raises(MemoryError, match=r"ring of \d+ versions"):
         simulation(free(50), the_server).run(200)
 
 
 @pytest.mark.slow
 def test_a_run_that_fits_into_memory_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda *_: 32 * 2**20)
+    monkeypatch.setattr(hardware, "available_bytes", lambda *_: 32 * 2**20)
     result = simulation(synchronous(cohort=3, durations=uniform(1, 5)), server.fedavg()).run(2)
     assert np.isfinite(result.loss).all()
 
@@ -55,5 +55,5 @@ def test_memory_does_not_grow_with_the_steps() -> None:
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    available = memory.available_bytes()
+    available = hardware.available_bytes()
     assert available is not None and 2**28 < available < 2**50

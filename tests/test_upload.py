@@ -266,7 +266,7 @@ class only_update(upload.Upload):
         (lambda: upload.top_k(share=1.5), r"share must be in \(0, 1\], got 1.5"),
         (lambda: upload.top_k(share="few"), "top_k: share must be a number, got 'few'"),
         (lambda: upload.random_k(share=[0.1, 0.2]), "random_k: share must be one number, got an array"),
-        (lambda: only_update(), "only_update has no apply.*, and no init"),
+        (lambda: only_update(), "only_update.* no apply|has no apply"),
         (lambda: upload.top_k(count=4), "count=4 exceeds the 3 numbers of an update"),
         (lambda: upload.clip_by_global_norm(0.0), "max_norm must be > 0"),
         (lambda: upload.chain(), "chain: no upload is given; expected one or more"),
@@ -279,7 +279,7 @@ class only_update(upload.Upload):
         (lambda: "top_k", "neither an upload nor an Optax transformation"),
         (lambda: taller(), r"`apply` of the upload taller must return {w: float32\[3\]}, .* {w: float32\[2, 3\]}"),
         (lambda: returning(), r"`apply` of the upload returning must return {w: .*; it returned None"),
-        (lambda: rounding(), "other shapes or types"),
+        (lambda: rounding(), "the end of a run.*float16"),
         (lambda: sized(None), r"sized: size\(size, leaves\) must return size or .*; it returned None"),
         (lambda: sized(-1), r"least 0.*bits=-1"),
         (lambda: upload.chain(upload.sign(), sized(math.inf)), r"sized: .*bits=inf"),
@@ -287,7 +287,7 @@ class only_update(upload.Upload):
     ],
 )
 def test_an_upload_that_cannot_be_is_an_error_before_compilation(part: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError, NotImplementedError), match=message):
         simulation(part()).check()
 
 

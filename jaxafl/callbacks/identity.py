@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import json
 import pathlib
 import platform
 import warnings
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,17 +45,6 @@ def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     }
 
 
-def source_of(written: Any) -> str:
-    """Returns the checksum of the source of a function or class; of one without a file, such as in a shell, its name.
-
-    Globals and closures do not count.
-    """
-    try:
-        return f"{zlib.crc32(inspect.getsource(inspect.unwrap(written)).encode()):08x}"
-    except (OSError, TypeError):
-        return str(getattr(written, "__qualname__", type(written).__qualname__))
-
-
 def content_of(data: FederatedData) -> Any:
     """Returns the checksums of all samples, and of the clients that own them."""
     parts = (data.arrays, data.counts, data.x_test, data.y_test, data.test_clients, data.validation)
@@ -76,7 +63,8 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
     shapes = jax.tree_util.tree_leaves_with_path(jax.eval_shape(model.init, jax.random.key(0), batch))
     frozen = content([np.asarray(leaf) for leaf in jax.tree.leaves(model.held(batch))])
     leaves = {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in shapes}
-    return {"name": model.name, **content(model.description), "frozen": frozen, "leaves": leaves}
+    described = {"name": model.name, **content(model.description), "frozen": frozen, "leaves": leaves}
+    return described | {"source": content([model.init, model.apply])}
 
 
 def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:

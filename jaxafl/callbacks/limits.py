@@ -16,11 +16,11 @@ from jaxafl.client import Traffic
 from jaxafl.clock.privacy import Mechanism, largest_epsilon
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
 from jaxafl.clock.tables import Schedule, joined
+from jaxafl.engine.check import check_schedules
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.problem import Problem
 from jaxafl.engine.state import Records
 from jaxafl.options import UserError, check_number, check_whole, shown
-from jaxafl.server.fitting import check_schedules
 
 _PRIVATE = ("epsilon", "delta")
 _EXACT = ("time", "updates", "bytes", *_PRIVATE)

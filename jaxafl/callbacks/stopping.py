@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
-from jaxafl.callbacks.identity import source_of
-from jaxafl.device.content import content
+from jaxafl.device.content import content, source_of
 from jaxafl.models.metrics import falls, meant, reaches
 from jaxafl.options import UserError, check_number
 
@@ -29,7 +28,7 @@ def ends_of(callback: Any) -> Mapping[str, Any]:
     ends = getattr(callback, "ends", None)
     if ends is not None:
         return ends
-    kind = type(callback)
+    kind: Any = type(callback)
     if kind.chunk is Callback.chunk:
         return {}
     given = {name: getattr(callback, name, None) for name in [*inspect.signature(kind.__init__).parameters][1:]}

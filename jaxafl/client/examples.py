@@ -79,7 +79,7 @@ def gradients_of_examples(
     return jnp.sum(losses), gradients
 
 
-def check_examples(client: Any, micro_batch: int, model_state: Tree) -> None:
+def check_examples(client: Any, model_state: Tree) -> None:
     """Raises `ValueError` for local training that cannot clip the gradients of single samples."""
     owner = f"Client({client.optimizer_name})"
     if jax.tree.leaves(model_state):
@@ -87,7 +87,7 @@ def check_examples(client: Any, micro_batch: int, model_state: Tree) -> None:
             f"{owner}: the model has non-trainable state (batch statistics), which mixes samples, so their gradients "
             "cannot be clipped one by one. Freeze it, or use group or layer normalisation"
         )
-    if not 0 < client.width <= micro_batch or client._sizes is not None:
+    if not 0 < client.width <= client.micro_batch or client._sizes is not None:
         raise UserError(
             f"{owner}: gradients of single samples are clipped in one mini-batch of fixed size. Give batch_size=B, one "
             "number, without micro_batch"

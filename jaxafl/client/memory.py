@@ -1,14 +1,18 @@
-"""Rows of clients: what a client keeps from run to run."""
+"""Rows of clients: what a client keeps from run to run, among it the parameters of `Client(personal=...)`."""
 
 from __future__ import annotations
 
 import enum
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from jaxafl.client.correction import Correction
 from jaxafl.client.options import Client
-from jaxafl.client.personal import personal_of, sent_of, shared_of
-from jaxafl.device.user_code import parts_of, with_arrays
+from jaxafl.device.user_code import with_arrays
+from jaxafl.models.model import path_of
+from jaxafl.options import UserError
 
 Tree = Any
 
@@ -46,7 +50,7 @@ def first_memory(client: Client, params: Tree) -> Memory | None:
     if not client.remembers:
         return None
     return Memory(
-        upload=() if client.upload is None else with_arrays(client.upload.init(sent_of(client, params))),
+        upload=() if client.upload is None else with_arrays(client.upload.init(shared_of(client, params))),
         correction=() if client.correction is None else _first(client.correction, shared_of(client, params))[0],
         personal=() if client.personal is None else personal_of(client, params),
     )
@@ -59,6 +63,44 @@ def first_shared(client: Client, params: Tree) -> Tree:
 
 def _first(correction: Correction, params: Tree) -> tuple[Tree, Tree]:
     """Returns the first row of a client, and the first shared pytree."""
-    owner, names = f"the correction {correction.name}", ("first row of a client", "first shared pytree")
-    row, shared = parts_of(owner, "init", names, correction.init(params))
+    row, shared = correction.init(params)
     return with_arrays((row, shared))
+
+
+def shared_of(client: Client, tree: Tree) -> Tree:
+    """Returns a tree of parameters with `None` for the personal ones."""
+    if client.personal is None:
+        return tree
+    return jax.tree.map(lambda leaf, personal: None if personal else leaf, tree, _marks(client, tree))
+
+
+def personal_of(client: Client, tree: Tree) -> Tree:
+    """Returns a tree of parameters with `None` for those that are not personal."""
+    return jax.tree.map(lambda leaf, personal: leaf if personal else None, tree, _marks(client, tree))
+
+
+def filled(part: Tree, tree: Tree) -> Tree:
+    """Returns a tree of parameters with the leaves of `part` that are not `None`, and else those of `tree`."""
+    return jax.tree.map(lambda new, old: old if new is None else new, part, tree, is_leaf=lambda leaf: leaf is None)
+
+
+def _marks(client: Client, tree: Tree) -> Tree:
+    """Returns True for each personal parameter.
+
+    Raises:
+        UserError: the predicate selects no parameter, or all.
+        TypeError: it returns no bool.
+    """
+    assert client.personal is not None
+    names = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    found = [client.personal(name) for name in names]
+    for name, one in zip(names, found, strict=True):
+        if not isinstance(one, bool | np.bool_):
+            raise TypeError(f"Client: personal returned {one!r} for {name!r}; expected True or False")
+    if all(found) or not any(found):
+        listed = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
+        raise UserError(
+            f"Client: personal selects {'all' if all(found) else 'none'} of the parameters {listed}; expected some. "
+            "It is a function of a path, such as lambda path: path.startswith('head/')"
+        )
+    return jax.tree.unflatten(jax.tree.structure(tree), map(bool, found))

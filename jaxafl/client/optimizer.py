@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
@@ -13,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxafl.client.stepping import objective_arguments, optimizer_step
 from jaxafl.options import (
     Bounds,
     Number,
@@ -21,8 +21,8 @@ from jaxafl.options import (
     UserError,
     Wrapped,
     as_array,
+    check_keywords,
     check_number,
-    did_you_mean,
     in_order,
     kept,
     static,
@@ -130,24 +130,6 @@ class Optimised(Part):
             if name in _BOUNDS and value is not None and not callable(value):
                 check_number(self.name, name, value, **_BOUNDS[name], **each)
 
-    def _problem(self, numbers: dict[str, Any], given: dict[str, Any]) -> str:
-        """Returns the error of an optimiser step with these numbers traced and all else as given; empty if none."""
-        fixed = {name: value.key if isinstance(value, GivenKey) else value for name, value in given.items()}
-        fixed, numbers = ({name: _of_one_client(value) for name, value in table.items()} for table in (fixed, numbers))
-        rate = {"learning_rate": getattr(self, "learning_rate", None)} if hasattr(self, "learning_rate") else {}
-
-        def start(numbers: dict[str, Any]) -> Any:
-            optimizer = self.optimizer(**(rate | fixed | numbers))
-            zero = {"x": jnp.zeros(1)}
-            extra = objective_arguments(lambda x: (jnp.sum(x["x"]), x), jnp.float32(0), zero)
-            return optimizer_step("", optimizer, zero, optimizer.init(zero), zero, lambda: extra)[0]
-
-        try:
-            jax.eval_shape(start, numbers)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
-
     def _adopt(self, given: dict[str, Any]) -> None:
         """Sets the hyperparameters and switches from the arguments that are no options of the part."""
         if not callable(self.optimizer):
@@ -161,17 +143,11 @@ class Optimised(Part):
                 "such as optax.sgd, with its options by name"
             )
         known = inspect.signature(self.optimizer).parameters
-        unknown = [name for name in given if name not in known]
-        if unknown and not any(one.kind is one.VAR_KEYWORD for one in known.values()):
-            own = [*inspect.signature(type(self)).parameters][:-1]
-            close = did_you_mean(unknown[0], [*own, *known])
-            raise TypeError(
-                f"{self.optimizer_name} has no option {', '.join(unknown)}; it has {', '.join(known)}, and "
-                f"{self.name} has {', '.join(own)}{close}"
-            )
+        own = [*inspect.signature(type(self)).parameters][:-1]
+        if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
+            check_keywords(f"{self.name}({self.optimizer_name})", given, [*own, *known])
         by_name = [one for one in known.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-        known_names = {*given, *(field.name for field in dataclasses.fields(self))}
-        missing = [one.name for one in by_name if one.default is one.empty and one.name not in known_names]
+        missing = [one.name for one in by_name if one.default is one.empty and one.name not in {*given, *own}]
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
         given = {name: given_key(name, in_order(self.name, name, value)) for name, value in given.items()}
@@ -179,15 +155,18 @@ class Optimised(Part):
             usual = known[name].default if name in known else None
             if name in _BOUNDS or is_number(usual) or (usual is None and all(map(is_number, given[name]))):
                 given[name] = as_array(self.name, name, given[name])
-        numbers = {name: kept(value) for name, value in given.items() if is_number(value)}
-        held = {name for name, value in numbers.items() if type(value) is not int or abs(value) >= 2**32}
-        others = {name: value for name, value in numbers.items() if name in held or name == "learning_rate"}
-        if len(others) < len(numbers):
-            problem = self._problem(numbers, given)
-            if problem and self._problem(others, given) != problem:
-                numbers = others  # a traced length or period fails: it determines shapes or control flow
+        static_ = {name for name, value in given.items() if type(value) is int and _is_whole(known.get(name))}
+        numbers = {name: kept(value) for name, value in given.items() if is_number(value) and name not in static_}
         object.__setattr__(self, "hyperparameters", self.hyperparameters | numbers)
         object.__setattr__(self, "switches", tuple((name, given[name]) for name in given if name not in numbers))
+
+
+def _is_whole(parameter: inspect.Parameter | None) -> bool:
+    """Returns True if a constructor declares a whole number, which may fix shapes or control flow."""
+    if parameter is None or parameter.annotation is parameter.empty:
+        return parameter is not None and type(parameter.default) is int
+    words = {*re.findall(r"\w+", str(parameter.annotation))}
+    return "int" in words and not words & {"float", "ArrayLike", "Numeric", "ScalarOrSchedule"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,12 +199,52 @@ def given_key(name: str, value: Any) -> Any:
     return GivenKey(tuple(value.tolist()), kinds[value.shape]) if raw and value.shape in kinds else value
 
 
-def _of_one_client(value: Any) -> Any:
-    """Returns the first entry of an array of one number per client; any other value unchanged."""
-    return np.ravel(value)[0] if is_number(value) and np.size(value) > 1 else value
-
-
 def is_number(value: Any) -> bool:
     """Returns True if a value is a number or an array of numbers, and thus a pytree leaf."""
     kinds = float | int | np.generic | np.ndarray | jax.Array
     return isinstance(value, kinds) and not isinstance(value, bool | np.bool_ | str)
+
+
+def optimizer_step(
+    name: str, optimizer: optax.GradientTransformation, gradient: Any, state: Any, params: Any, extra: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Computes (updates, state) by `optimizer.update(gradient, state, params)`, with the extra arguments that it takes.
+
+    Args:
+        name: name of the optimiser, for a note on its errors.
+        optimizer: Optax transformation.
+        gradient, state, params: arguments of its `update`.
+        extra: arguments of optimisers that evaluate the objective (`value`, `value_fn` ...).
+    """
+    update = optax.with_extra_args_support(optimizer).update
+    takes = inspect.signature(update).parameters
+    everything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    given = {one: value for one, value in extra.items() if everything or one in takes}
+    try:
+        return update(gradient, state, params, **given)
+    except Exception as error:
+        error.add_note(
+            f"raised by a step of {name} with gradient, state, parameters and {', '.join(extra) or 'no more'}"
+        )
+        raise
+
+
+def objective_arguments(total: Callable[[Any], tuple[Any, Any]], value: Any, gradient: Any) -> dict[str, Any]:
+    """Returns the arguments of optimisers that evaluate the objective: Polyak's step, L-BFGS, SAM, Sophia.
+
+    Args:
+        total: function from parameters to the objective of the mini-batch and its gradient.
+        value, gradient: objective and gradient at the current parameters.
+    """
+
+    @jax.custom_vjp  # JAX cannot differentiate the loop over micro-batches in reverse mode
+    def objective(params: Any) -> Any:
+        return total(params)[0]
+
+    objective.defvjp(total, lambda found, change: (jax.tree.map(lambda g: jnp.asarray(change, g.dtype) * g, found),))
+
+    def value_fn(params: Any, grad_fn: Any = None, obj_fn: Any = None) -> Any:
+        return objective(params)  # a line search refuses arguments that its function does not name
+
+    gradient_of = {"grad_fn": lambda params, *_: total(params)[1], "obj_fn": objective}
+    return {"value": value, "grad": gradient, "value_fn": value_fn, **gradient_of}

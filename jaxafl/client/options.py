@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -15,7 +16,6 @@ import optax
 from jaxafl.client.correction import Correction
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.upload import Upload, as_upload
-from jaxafl.device.dependence import inputs_read
 from jaxafl.options import Number, are_plain, check_whole, in_order, number, recording, shown, static
 
 Array = jax.Array
@@ -174,16 +174,16 @@ class Client(Optimised, init=False):
         """
         ahead = ["staleness", "duration", "server_step"]
         ahead += ["started"] if pause or self.charge == "executed" else []
-        if self.rate_schedule is None:
-            return []
-        integer, real = jnp.int32(0), jnp.float32(0)
-        moment = Moment(integer, integer, integer, integer, real, integer, integer, integer, real)
-        try:
-            traced = jax.make_jaxpr(self.rate_schedule)(moment).jaxpr
-        except Exception:  # `check_model` explains the error
-            return []
-        read = dict(zip(Moment._fields, inputs_read(traced, [True] * len(traced.outvars)), strict=True))
-        return [name for name in ahead if read[name]]
+        read: set[str] = set()
+
+        class Watched:
+            def __getattr__(self, name: str) -> Any:
+                read.add(name)
+                return jnp.float32(0)
+
+        with contextlib.suppress(Exception):  # a local step that is traced raises it
+            jax.eval_shape(lambda: self.rate_schedule(Watched()))  # type: ignore[misc, arg-type]
+        return [name for name in ahead if name in read]
 
     @property
     def width(self) -> int:

@@ -9,14 +9,12 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client.correction import Correction, LocalRun
-from jaxafl.client.memory import Memory
+from jaxafl.client.memory import Memory, filled, personal_of, shared_of
 from jaxafl.client.options import Client
-from jaxafl.client.personal import filled, personal_of, sent_of, shared_of
 from jaxafl.client.training import Lane, local_run
 from jaxafl.client.upload import Sent, received_size
 from jaxafl.device.keys import jax_key, threefry
-from jaxafl.device.user_code import like_given, parts_of, traced_method
-from jaxafl.options import UserError
+from jaxafl.device.user_code import like_given, traced_method
 
 Array = jax.Array
 Tree = Any
@@ -44,9 +42,8 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         moved = shared_of(client, jax.tree.map(jnp.subtract, lane.params, lane.anchor))
         part: Any = of_client.correction
         owner = f"the correction {part.name}"
-        with traced_method(part, owner, "finish", "`Client(upload=...)`, which has a key"):
-            found = part.finish(moved, memory.correction, lane.shared, local_run(client, lane))
-        row, message = parts_of(owner, "finish", ("next row of the client", "message"), found)
+        with traced_method(owner, "finish", "`Client(upload=...)`, which has a key"):
+            row, message = part.finish(moved, memory.correction, lane.shared, local_run(client, lane))
         memory = memory._replace(correction=row)
     if client.personal is not None:
         memory = memory._replace(personal=personal_of(client, lane.params))
@@ -55,16 +52,15 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         return delta, message, memory
     upload: Any = of_client.upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
-    trained, sent = sent_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
+    trained, sent = shared_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
     received = trained
     if upload is not None:
         owner, method = f"the upload {upload.name}", "update" if upload.remembers else "apply"
-        with traced_method(upload, owner, method, "`sent.key`"):
+        with traced_method(owner, method, "`sent.key`"):
             if memory is None:
                 received = upload.apply(trained, sent)
             else:
-                found = upload.update(trained, memory.upload, sent)
-                received, row = parts_of(owner, method, ("update", "next row of the client"), found)
+                received, row = upload.update(trained, memory.upload, sent)
                 memory = memory._replace(upload=row)
         received = like_given(owner, method, received, trained)  # `filled` would send Δ for `None`
     if of_client.attack is not None:
@@ -77,40 +73,13 @@ def computed_norm(client: Client, delta: Tree) -> Array | None:
     return None if client.upload is None and client.attack is None else optax.tree.norm(shared_of(client, delta))
 
 
-def check_sent(client: Client, lane: Lane) -> None:
-    """Raises unless upload and correction return updates and rows of the same shapes and types.
-
-    Args:
-        client: local training.
-        lane: shapes of a run's state.
-    """
-    if client.upload is None and not client.remembers:
-        return
-    leaves = jax.tree.leaves(sent_of(client, lane.params))
-    if client.upload is not None:
-        client.upload.check(tuple(leaf.size for leaf in leaves))
-        received_size(client.upload, leaves)
-    parts = {"upload": client.upload, "correction": client.correction, "personal": client.personal}
-    given = "Client: " + ", ".join(f"{name}={part!r}" for name, part in parts.items() if part is not None)
-    try:
-        delta, _, memory = jax.eval_shape(lambda lane: sent_update(client, lane.params, lane, jnp.int32(1)), lane)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{given} cannot be traced on the parameters: {error}") from error
-    pairs = {"those of the parameters": (delta, lane.params), "the row of `init`": (memory, lane.memory)}
-    for kept, (new, old) in pairs.items():
-        if _form(new) != _form(old):
-            raise UserError(f"{given} returns other shapes or types than {kept}")
-
-
 def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
     """Returns the bytes of an update and of a model, without frozen and personal parameters.
 
     An update is as large as `Client(upload=...)` leaves it, and has the non-trainable state with it. A correction's
     message and shared pytree are sent, too.
     """
-    trained = sent_of(client, params)
+    trained = shared_of(client, params)
     leaves, state = jax.tree.leaves(trained), received_size(None, jax.tree.leaves(model_state))
     message, shared = traffic_of_correction(client.correction, trained)
     return Traffic(received_size(client.upload, leaves) + state + message, received_size(None, leaves) + state + shared)
@@ -127,7 +96,3 @@ def traffic_of_correction(correction: Correction | None, params: Tree) -> Traffi
         return correction.finish(params, row, shared, run)[1], shared if correction.downloads else None
 
     return Traffic(*(received_size(None, jax.tree.leaves(tree)) for tree in jax.eval_shape(sent, params)))
-
-
-def _form(tree: Tree) -> Any:
-    return jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)

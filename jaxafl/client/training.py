@@ -11,13 +11,11 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.correction import LocalRun
-from jaxafl.client.examples import check_examples, gradients_of_examples, takes_examples
-from jaxafl.client.options import Client, Timing
-from jaxafl.client.personal import filled, shared_of
-from jaxafl.client.rates import rate_factor
-from jaxafl.client.stepping import objective_arguments, optimizer_step
-from jaxafl.device.key_leaves import pack, renewed, unpack
-from jaxafl.device.keys import Key, jax_key, per_client, threefry
+from jaxafl.client.examples import gradients_of_examples, takes_examples
+from jaxafl.client.memory import filled, shared_of
+from jaxafl.client.optimizer import objective_arguments, optimizer_step
+from jaxafl.client.options import Client, Moment, Timing
+from jaxafl.device.keys import Key, jax_key, pack, per_client, renewed, threefry, unpack
 from jaxafl.device.user_code import like_given
 from jaxafl.models.model import Apply, Array, Batch
 from jaxafl.options import UserError
@@ -172,8 +170,6 @@ def local_step(
     """
     client = client.of(lane.client)
     private = takes_examples(unpack(lane.optimizer_state))
-    if private:
-        check_examples(client, micro_batch, lane.model_state)
 
     def batch_of(first: Array | int, width: int) -> tuple[Batch, Array, Array]:
         where, mask, total, data_keys, model_key = drawn or draw(client, count, lane, first, width)
@@ -248,7 +244,7 @@ def local_step(
     loss, gradient, model_state = total(lane.params)
     gradient = regularised(gradient, lane.params)
     per_epoch = client.steps_per_epoch(count)
-    factor = rate_factor(client, lane, per_epoch)
+    factor = _rate_factor(client, lane, per_epoch)
     optimizer = client.make_optimizer(factor)
     counted = lane.step % per_epoch if client.reset == "epoch" else lane.step  # by a schedule of Optax
     optimizer_state = lane.optimizer_state
@@ -256,16 +252,11 @@ def local_step(
         begins = lane.step % per_epoch == 0
         optimizer_state = optax.tree.where(begins, _optimizer_state(optimizer, lane.params, lane), optimizer_state)
 
-    def extra() -> dict[str, Any]:
-        if client.correction is not None:
-            raise UserError(
-                f"Client: {client.optimizer_name} evaluates the objective, which {client.correction.name} does not "
-                "change as it changes the gradient; expected an optimiser that reads the gradient only"
-            )
-        return objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
-
+    extra: dict[str, Any] = {}
+    if client.correction is None and not private:  # a correction changes the gradient, and not the objective
+        extra = objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
     name = f"Client({client.optimizer_name})"
-    updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra, private)
+    updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra)
     return lane._replace(
         params=optax.apply_updates(lane.params, updates),
         model_state=model_state,
@@ -292,3 +283,20 @@ def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stop
         jnp.where(ends, 0, epoch_loss),
         stopped | (ends & (waited >= client.patience)),
     )
+
+
+def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
+    """Computes the factor of the learning rate in a local step; `per_epoch`: int32, local steps of an epoch."""
+    factor: Any = 1.0
+    if client.rate_schedule is not None and lane.timing is not None:
+        moment = Moment(lane.step, lane.step // per_epoch, lane.run, client=lane.client, **lane.timing._asdict())
+        factor = client.rate_schedule(moment)
+    schedules: Any = (client.step_schedule, client.run_schedule)
+    for schedule, when in zip(schedules, (lane.step, lane.run), strict=True):
+        if schedule is not None:
+            factor = factor * schedule(when)
+    if client.rate_decay_per_run is not None:
+        factor = factor * client.rate_decay_per_run ** lane.run.astype(jnp.result_type(float))
+    if jnp.shape(factor) != ():
+        raise UserError(f"Client: a schedule must return one number, got an array of shape {jnp.shape(factor)}")
+    return factor

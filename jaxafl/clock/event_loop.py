@@ -12,7 +12,7 @@ from jaxafl.clock.contract import FaultCode, Runs, ServerStep, Starts
 from jaxafl.clock.starts import first_fault
 from jaxafl.clock.trees import put
 from jaxafl.device.keys import Key
-from jaxafl.device.user_code import check_alike
+from jaxafl.device.user_code import like_given
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -120,8 +120,7 @@ def deliver(clock: Any, state: State, step: ServerStep, num_clients: int) -> Car
             f"the clock {clock.name}: arrives(rules, event) must return jaxafl.clock.Verdict(rules, closes=...), it "
             f"returned {verdict!r:.200}"
         )
-    about = f"the clock {clock.name}: arrives(rules, event) must return rules of the same form"
-    check_alike(about, "rules", state.rules, verdict.rules)
+    like_given(f"the clock {clock.name}", "arrives", verdict.rules, state.rules, types=True)
     refused, lost, closes = (
         jnp.asarray(one, bool) & delivers for one in (verdict.refused, verdict.lost, verdict.closes)
     )

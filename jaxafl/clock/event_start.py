@@ -12,7 +12,6 @@ from jaxafl.clock.durations.runs import Run
 from jaxafl.clock.event_loop import State, none_to_stop
 from jaxafl.clock.starts import start_run
 from jaxafl.clock.trees import put
-from jaxafl.device.user_code import parts_of
 
 
 def start(clock: Any, state: State, workload: Workload) -> State:
@@ -28,8 +27,7 @@ def start(clock: Any, state: State, workload: Workload) -> State:
     if (opens := clock.opens(state, num_clients)) is not None:
         begins &= opens <= state.now
         restarting &= opens <= state.now  # else time would not advance to the hours of a client
-    chosen = clock.choose(state, num_clients)
-    client, code = parts_of(f"the clock {clock.name}", "choose", ("client", "fault code"), chosen)
+    client, code = clock.choose(state, num_clients)
     stopped = state.stopped
     if stopped is not None:
         some, first = trees.count_idle(stopped, num_clients) > 0, trees.nth_idle(stopped, num_clients, jnp.int32(0))

@@ -14,7 +14,6 @@ from jaxafl.clock.event_loop import Carry, Event, State, Verdict, deliver
 from jaxafl.clock.event_start import start
 from jaxafl.clock.starts import blank_runs, no_starts
 from jaxafl.device.keys import Key, Purpose, purpose_key
-from jaxafl.device.user_code import parts_of
 from jaxafl.options import UserError, shown
 
 Array = jax.Array
@@ -160,9 +159,7 @@ class Events(Clock):
             weights=None if weights is None else trees.weights_of(weights),
             transfers=transfers.no_transfers(self, size),
         )
-        origin = self.start_version(state)
-        parts_of(f"the clock {self.name}", "start_version", ("version", "reference"), origin)
-        state = state._replace(origin=origin)
+        state = state._replace(origin=self.start_version(state))
         if self.last_stopped(state.rules, state.version) is None or size == num_clients:
             return state
         return state._replace(stopped=trees.none_idle(num_clients))

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Clock, Delivery, ServerStep
 from jaxafl.clock.ragged import PER_STEP, columns_of, per_step
-from jaxafl.device.user_code import check_alike
+from jaxafl.device.user_code import like_given
 from jaxafl.options import UserError
 
 Rule: TypeAlias = tuple[np.ndarray, str, str]  # violations, bool [n]; names of the values to show; text of the rule
@@ -71,7 +71,7 @@ def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None
     state, step = result
     if not hasattr(state, "starts"):
         raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
-    check_alike(f"{about} a state of the same form as that of init", "state", before, state)
+    like_given(f"the clock {clock.name}", "next", state, before, types=True)
     size = clock.capacity(num_clients)
     if step.advances is not None and jnp.ndim(step.mask) == 1:  # the steps of one version share its entries
         size = min(size, len(step.mask))

@@ -21,7 +21,6 @@ from jaxafl.clock.versions import next_version, rows_of_versions
 from jaxafl.device import as_arrays, compiled, float64_on_cpu, host_bytes, on_device
 from jaxafl.device.buffers import allocate, shared_size, write
 from jaxafl.device.keys import Key, seed_key
-from jaxafl.device.switches import check_switches
 from jaxafl.options import UserError, check_whole
 
 UNBOUNDED = 2**24
@@ -58,7 +57,6 @@ class Clockwork:
         self, clock: Clock, num_clients: int, local_steps: Any, server_steps: int, seed: int, check: bool = True
     ) -> None:
         """Checks the options and computes the first state; see `schedule` for the arguments and the errors."""
-        check_switches()
         check_whole("schedule", "server_steps", server_steps)
         check_clock(clock, num_clients)
         if server_steps != UNBOUNDED:

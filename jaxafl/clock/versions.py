@@ -24,7 +24,7 @@ def next_version(clock: Clock, state: Any, workload: Workload) -> tuple[Any, Ser
     size = clock.capacity(workload.num_clients)
 
     def once(state: Any) -> tuple[Any, ServerStep]:
-        with traced_method(clock, f"the clock {clock.name}", "next", "a key that `init` keeps in the state"):
+        with traced_method(f"the clock {clock.name}", "next", "a key that `init` keeps in the state"):
             result = clock.next(state, workload)
         check_next(clock, workload.num_clients, state, result)
         return result[0], result[1].complete()

@@ -15,7 +15,7 @@ from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.stored import client_arrays, gather_stored, stored_rows
 from jaxafl.data.targets import as_samples, as_targets, check_range, quantile_bins, require_classes
-from jaxafl.device.user_code import host_draws
+from jaxafl.device.user_code import no_host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
 
 
@@ -125,10 +125,8 @@ class Dataset(Summarised):
         seed = check_whole(self.name, "seed", seed, least=0, most=None)
         check_choice(self.name, "test", test, ("shared", "per_client"))
         labels = self.y if quantiles is None else quantile_bins(self.name, self.y, quantiles)
-        with host_draws(partitioner) as drawn:
+        with no_host_draws(f"{self.name}: {partitioner}", "or the `rng` of `split`"):
             clients = partitioner.split(labels, self.users, np.random.default_rng(seed))
-        if drawn:
-            raise UserError(f"{self.name}: {partitioner} draws from {drawn[0]}; expected draws by the `rng` of `split`")
         arrays, counts = client_arrays(self.x, self.y, [*clients])
         if empty := int(np.sum(counts == 0)):
             raise UserError(

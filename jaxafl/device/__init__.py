@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from jaxafl.device.backend import accelerator_paths, on_cpu
-from jaxafl.device.choice import devices_of, make_cpu_devices
 from jaxafl.device.compilation import (
     compiled,
     equations,
@@ -22,7 +19,16 @@ from jaxafl.device.compilation import (
     result_bytes,
     shapes_of,
 )
-from jaxafl.device.memory import available_bytes, check_memory, host_bytes, on_exhaustion
+from jaxafl.device.hardware import (
+    available_bytes,
+    check_memory,
+    cpu,
+    devices_of,
+    float64_on_cpu,
+    host_bytes,
+    make_cpu_devices,
+    on_exhaustion,
+)
 from jaxafl.device.rows import Rows, weighted_sum
 from jaxafl.options import UserError, shown
 
@@ -52,21 +58,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-def cpu() -> Any:
-    """Returns the first CPU device, or `None` (JAX's default device) if JAX has no CPU backend."""
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return None
-
-
-@contextlib.contextmanager
-def float64_on_cpu() -> Iterator[None]:
-    """Computes on the CPU, with 64-bit types enabled, within the block: as clocks do ahead of training."""
-    with jax.enable_x64(True), jax.default_device(cpu()):
-        yield
 
 
 def as_arrays(tree: T, dtype: Any) -> T:

@@ -34,10 +34,11 @@ from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import jaxprs_in_params
 
 from jaxafl.device.backend import on_cpu
-from jaxafl.device.switches import numerical_options
 from jaxafl.options import UserError
 
 _KEPT = 64
+_FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
+"""Settings of JAX that change the numbers of a program."""
 _programs: OrderedDict[Any, Any] = OrderedDict()
 _by_code: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # the values of `_programs`
 _shapes: OrderedDict[Any, Any] = OrderedDict()
@@ -121,14 +122,6 @@ def _compiled_once(lowered: Any, options: dict[str, str | bool], arguments: tupl
     if (program := _by_code.get(key)) is None:
         program = _by_code[key] = lowered.compile(options)
     return program
-
-
-def forget_programs() -> None:
-    """Empties the cache, and JAX's caches of traced functions."""
-    with _lock:
-        _programs.clear()
-        _shapes.clear()
-    jax.clear_caches()
 
 
 def keep_programs(folder: pathlib.Path) -> None:
@@ -243,5 +236,5 @@ def _key(static: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]
         )
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
     places = frozenset(device for leaf in leaves for device in leaf.devices())
-    options = tuple(numerical_options().items())
-    return (*static, structure, shapes, options, jax.default_backend(), on_cpu(), places)
+    flags = tuple(getattr(jax.config, name) for name in _FLAGS)
+    return (*static, structure, shapes, flags, jax.default_backend(), on_cpu(), places)

@@ -10,8 +10,10 @@ It is written as uint32 arithmetic so that XLA fuses a draw into the surrounding
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,7 @@ Key = tuple[Array, Array]
 """Two uint32 words (scalars or arrays of one shape)."""
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_NAMED = re.compile(r"(?<![a-z])(keys?|rngs?|prng|seed)(?![a-z])")
 _PER_CLIENT = 0xFFFFFFFF  # run counter of draws that occur once per client
 
 
@@ -117,7 +120,7 @@ def jax_key(bits: Key) -> Array:
 
 def words_of(key: Key | Array) -> Key:
     """Returns the two words of a key, typed or given as two words."""
-    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+    if isinstance(key, jax.Array) and _is_typed(key):
         key = jax.random.key_data(key)
         return key[..., 0], key[..., 1]
     return key[0], key[1]
@@ -182,3 +185,65 @@ def below(word: Array, bound: Array) -> Array:
     middle = high * bound_low + ((low * bound_low) >> 16)
     carry = (middle & jnp.uint32(0xFFFF)) + low * bound_high
     return (high * bound_high + (middle >> 16) + (carry >> 16)).astype(jnp.int32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Packed:
+    """Words of a typed key, an array that can be stored, masked and gathered.
+
+    Attributes:
+        words: uint32 [..., 2] (or 4).
+        kind: JAX's name of the generator.
+    """
+
+    words: Array
+    kind: Any = dataclasses.field(metadata={"static": True})
+
+
+def pack(tree: Any) -> Any:
+    """Replaces every typed key in a tree by its words."""
+    return jax.tree.map(
+        lambda leaf: Packed(jax.random.key_data(leaf), jax.random.key_impl(leaf)) if _is_typed(leaf) else leaf, tree
+    )
+
+
+def unpack(tree: Any) -> Any:
+    """Restores the typed keys of a tree that `pack` returned."""
+    return jax.tree.map(
+        lambda leaf: jax.random.wrap_key_data(leaf.words, impl=leaf.kind) if isinstance(leaf, Packed) else leaf,
+        tree,
+        is_leaf=lambda leaf: isinstance(leaf, Packed),
+    )
+
+
+def renewed(tree: Any, key: Key) -> Any:
+    """Replaces every key in an optimiser's state by one derived from its value, its position and `key`.
+
+    A key is typed, or raw (uint32 [..., 2] or [..., 4]) in a field with `key`, `rng`, `prng` or `seed` in its name.
+
+    Args:
+        tree: the state.
+        key: the key of the run, or of the step.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+
+    def one(place: int, path: Any, leaf: Any) -> Any:
+        if _is_typed(leaf):
+            words = _mixed(jax.random.key_data(leaf), key, place)
+            return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
+        last = str(getattr(path[-1], "name", getattr(path[-1], "key", ""))).lower() if path else ""
+        raw = getattr(leaf, "dtype", None) == jnp.uint32 and np.shape(leaf)[-1:] in ((2,), (4,))
+        return _mixed(leaf, key, place) if raw and _NAMED.search(last) else leaf
+
+    return jax.tree.unflatten(structure, [one(place, *named) for place, named in enumerate(leaves)])
+
+
+def _mixed(words: Array, key: Key, place: int) -> Array:
+    """Draws new words, in the shape of `words`, from the key, `words` and `place`."""
+    pairs = [threefry(threefry(key, place, at), words[..., at], words[..., at + 1]) for at in (0, words.shape[-1] - 2)]
+    return jnp.stack([word for pair in pairs[: words.shape[-1] // 2] for word in pair], axis=-1)
+
+
+def _is_typed(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

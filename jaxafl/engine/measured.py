@@ -7,23 +7,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.client import Client, Traffic, frozen_by, traffic
+from jaxafl.client import Client, Traffic, traffic
 from jaxafl.client.attack import Attack
 from jaxafl.clock import Clock
 from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.test_sets import like_samples
 from jaxafl.device import on_host
-from jaxafl.device.content import renew_programs
+from jaxafl.engine.check import Parts, check_observe, mechanism_of
 from jaxafl.engine.diagnostics import check_diagnostics
 from jaxafl.engine.evaluate import BATCH
-from jaxafl.engine.private import mechanism_of
 from jaxafl.engine.problem import Recording
 from jaxafl.engine.recorded import check_metrics, metrics_of
 from jaxafl.engine.state import example_batch
-from jaxafl.engine.validate import check_model, check_observe
 from jaxafl.models.model import Model
-from jaxafl.options import Summarised, UserError, check_options, shown
+from jaxafl.options import Summarised, UserError, shown
 from jaxafl.references import citation
 
 
@@ -42,31 +40,9 @@ class Measured(Summarised):
         """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
         return citation(*self.summary().values())
 
-    def check_training(self) -> None:
-        """Raises `ValueError` or `TypeError` for local training, an aggregate or an attack that cannot work."""
-        check_model(self.model.at(self.precision), self.data, self.client)
-        aggregate = getattr(self.server, "aggregate", None)
-        noisy = getattr(aggregate, "adds_noise", False)
-        if noisy and any(jax.tree.leaves(frozen_by(self.client, self._form()[0])[0])):
-            raise UserError(
-                f"{self.server.name}: {aggregate!r} adds noise to all parameters, and the client's optimiser freezes "
-                "some; expected none. Freeze them by the model's frozen="
-            )
-        if self.server.needs.validation and self.data.validation is None:
-            raise UserError(
-                f"{self.server.name}: {self.data.name} has no validation set, and this server computes gradients on "
-                "it; expected one. Give data.with_validation(0.1)"
-            )
-        if self.attack is None:
-            return
-        if not isinstance(self.attack, Attack):
-            raise TypeError(
-                f"Simulation: attack={shown(self.attack)} is no attack; expected e.g. "
-                "jaxafl.attack.sign_flip(clients=0.2)"
-            )
-        clients = self.data.num_clients
-        check_options(self.attack, clients)
-        self.attack.check(clients, self.data.num_classes, self.clock.capacity(clients))
+    def parts(self) -> Parts:
+        """Returns the parts as a run has them, for the checks."""
+        return Parts(**self.summary() | {"clock": self.clock_of_run()})
 
     def attack_of_run(self, seed: int) -> Attack | None:
         """Returns the attack with the attackers that a seed draws."""
@@ -131,8 +107,7 @@ class Measured(Summarised):
     def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
         """Returns the checked records of a run."""
         if observe is not None:
-            renew_programs(observe)
-            check_observe(observe, self.model, self.data)
+            check_observe(observe, self.parts())
         names = check_diagnostics(diagnostics, self.server)
         if "local_accuracy" in names and (self.client.upload is not None or self.attack is not None):
             cause = "an attack" if self.client.upload is None else "Client(upload=...)"

@@ -22,9 +22,9 @@ from jaxafl.clock.schedules import one_step, raise_fault
 from jaxafl.clock.starts import first_fault, first_state
 from jaxafl.clock.versions import next_version
 from jaxafl.device import as_arrays, buffers, float64_on_cpu, on_device, on_host
-from jaxafl.device.key_leaves import pack, unpack
-from jaxafl.device.keys import Key
+from jaxafl.device.keys import Key, pack, unpack
 from jaxafl.engine.batched import over_members
+from jaxafl.engine.check import chunk_of
 from jaxafl.engine.execute import over_rows
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.mesh import compiled_over, shard
@@ -42,7 +42,6 @@ from jaxafl.engine.problem import (
 from jaxafl.engine.state import OnlineState, Records, State
 from jaxafl.engine.step import build_server_step
 from jaxafl.engine.train import build_train
-from jaxafl.engine.validate import chunk_of
 from jaxafl.engine.waves import NEVER, ExecutedWorkload, free_slot, steps_of, train_arrivals, train_missing
 from jaxafl.engine.width import lanes_in_memory
 from jaxafl.options import UserError, check_whole

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.device.rows import ShardedUpdates
-from jaxafl.device.user_code import check_alike, traced_method
+from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.recorded import check_recorded
 from jaxafl.models.model import Model
 from jaxafl.options import UserError
@@ -24,7 +24,7 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
             fit `needs`; or `update` needs the value of a traced number.
     """
     try:
-        with traced_method(server, f"the server {server.name}", "update", "`Arrivals.key`"):
+        with traced_method(f"the server {server.name}", "update", "`Arrivals.key`"):
             outcome = server.update(params, state, arrivals)
     except Exception as error:
         read = getattr(getattr(server.update, "__code__", None), "co_names", ())
@@ -40,8 +40,7 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     about = f"`update` of the server {server.name}"
     if not isinstance(outcome, Outcome):
         raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
-    check_alike(f"{about} must return parameters like those that it was given", "params", params, outcome.params)
-    check_alike(f"{about} must return a state like the one that `init` gave", "state", state, outcome.state)
+    like_given(f"the server {server.name}", "update", (outcome.params, outcome.state), (params, state), types=True)
     check_recorded(server.name, {**outcome.info, **dict.fromkeys([*server.meanings, *server.counters])}, model)
     size = len(arrivals.mask)
     for name, value in outcome.info.items():

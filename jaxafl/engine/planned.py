@@ -15,6 +15,7 @@ from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.discarded import untaken
 from jaxafl.clock.schedules import UNBOUNDED, Clockwork, check_length
 from jaxafl.device import on_cpu, on_device, on_host
+from jaxafl.engine.check import check_lanes, chunk_of
 from jaxafl.engine.execute import advance
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import Origin, Plan, Tables, padded
@@ -22,7 +23,6 @@ from jaxafl.engine.planner import make_plan
 from jaxafl.engine.prepare import prepared
 from jaxafl.engine.problem import BufferSizes, Layout, Loops, Problem, Speed
 from jaxafl.engine.state import State, first_model
-from jaxafl.engine.validate import check_lanes, chunk_of
 from jaxafl.engine.width import MOST_LANES, lanes_in_memory
 from jaxafl.engine.windows import Window, Windows, window_steps
 from jaxafl.options import UserError

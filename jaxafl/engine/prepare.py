@@ -11,13 +11,13 @@ import numpy as np
 from jaxafl.clock import Schedule
 from jaxafl.device import on_device, on_host
 from jaxafl.engine.batched import evaluate_members, initial_members, observe_members
+from jaxafl.engine.check import check_fit
 from jaxafl.engine.evaluate import PerClient, evaluate_personal
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.mesh import compiled_over, on_first_device, shard
 from jaxafl.engine.problem import BufferSizes, DeviceData, Layout, MemberHyperparameters, Problem, Program
 from jaxafl.engine.set_metrics import SetMetrics
 from jaxafl.engine.state import State, Version
-from jaxafl.engine.validate import check_fit
 
 
 def prepared(

@@ -53,11 +53,7 @@ _metrics: weakref.WeakKeyDictionary[Model, tuple[str, ...]] = weakref.WeakKeyDic
 
 
 def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
-    """Returns the names of a model's metrics, `loss` last, from tracing it; checked.
-
-    Raises:
-        ValueError: a name cannot stand in a result, or a metric is declared that does not exist.
-    """
+    """Returns the names of a model's metrics, `loss` last; the gate knows them, else the model is traced."""
     if model not in _metrics:
 
         def outputs(frozen: Any) -> Any:
@@ -66,14 +62,20 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
             found = model.bound(frozen)(params, state, batch, key, False)[0]
             return {**found.metrics, **found.squares}
 
-        names = list(jax.eval_shape(outputs, model.held(jax.eval_shape(lambda: example_batch(data.form)))))
-        check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy",))
-        check_better(f"the model {model.name}", model.better, (*names, "loss"))
-        _metrics[model] = (*names, "loss")
-    clashing = [name for name in _metrics[model] if name.startswith("test_")]
+        held = model.held(jax.eval_shape(lambda: example_batch(data.form)))
+        remember_metrics(model, data, jax.eval_shape(outputs, held))
+    return _metrics[model]
+
+
+def remember_metrics(model: Model, data: FederatedData, names: Iterable[str]) -> None:
+    """Checks the names of a model's metrics, and keeps them for `metrics_of`."""
+    names = (*names, "loss")
+    check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy", "loss"))
+    check_better(f"the model {model.name}", model.better, names)
+    clashing = [name for name in names if name.startswith("test_")]
     if data.test_sets and clashing:
         raise UserError(f"the metric {clashing[0]!r} of {model.name} has a name of metrics of test sets; rename it")
-    return _metrics[model]
+    _metrics[model] = names
 
 
 def evaluated(model: Model, data: FederatedData, recording: Recording, personal: bool) -> dict[str, Better | None]:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Client, filled, sent_of
+from jaxafl.client import Client, filled, shared_of
 from jaxafl.device.keys import drawing_key
 from jaxafl.engine.evaluate import gradient_sum, sets_of
 from jaxafl.engine.problem import DeviceData, Program
@@ -38,6 +38,6 @@ def server_gradient(
             rows = jax.random.randint(drawing_key(jax.random.fold_in(key, _SAMPLES)), (size,), 0, count, jnp.int32)
         zero, model = jax.tree.map(jnp.zeros_like, params), (params, model_state)
         found = gradient_sum(program, device.frozen, model, lambda at: fetch(rows[at]), size, zero, divisor=size)
-        return filled(sent_of(client, found), zero)
+        return filled(shared_of(client, found), zero)
 
     return gradient

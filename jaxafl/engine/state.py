@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, Int32, Num, PyTree
 from jaxafl.client import Lane, begin, computed_norm, first_memory, first_shared, sent_update
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
-from jaxafl.device.key_leaves import pack
-from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key
+from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key
 from jaxafl.device.user_code import traced_method, with_arrays
 from jaxafl.engine.problem import BufferSizes, DeviceData, Hyperparameters, Program
 from jaxafl.models.model import Batch, Model
@@ -134,7 +133,7 @@ def initial(
 
 def first_state(server: Server, params: Tree, samples: Array) -> Any:
     """Returns the state of a server before its first step, with arrays in the place of Python's numbers."""
-    with traced_method(server, f"the server {server.name}", "init", "`Arrivals.key` in `update`"):
+    with traced_method(f"the server {server.name}", "init", "`Arrivals.key` in `update`"):
         return with_arrays(server.init(params, samples))
 
 

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from jaxafl.client import filled, sent_of, shared_of
+from jaxafl.client import filled, shared_of
 from jaxafl.device import buffers, on_cpu
 from jaxafl.device.buffers import expand
-from jaxafl.device.key_leaves import pack, unpack
-from jaxafl.device.keys import jax_key, per_step
+from jaxafl.device.keys import jax_key, pack, per_step, unpack
 from jaxafl.device.rows import AXIS, ShardedUpdates, squares
-from jaxafl.device.user_code import like_given, parts_of
+from jaxafl.device.user_code import like_given
 from jaxafl.engine import diagnostics
 from jaxafl.engine.outcome import applied_rate, outcome_of
 from jaxafl.engine.plan import Steps
@@ -129,15 +128,14 @@ def build_server_step(
         if client.correction is not None:
             seen = arrivals._replace(delta=shared_of(client, arrivals.delta))
             of_client = shared_of(client, params)
-            owner, names = f"the correction {client.correction.name}", ("next shared pytree", "next model")
-            found = client.correction.serve(shared, of_client, messages, seen, device.counts.shape[0])
-            after, served = parts_of(owner, "serve", names, found)
+            owner = f"the correction {client.correction.name}"
+            after, served = client.correction.serve(shared, of_client, messages, seen, device.counts.shape[0])
             shared = like_given(owner, "serve", after, shared)
             params = filled(like_given(owner, "serve", served, of_client), params)
             if row.mask is not None:
                 old = outcome.params, before.shared
                 params, shared = optax.tree.where(jnp.any(row.mask), (params, shared), old)
-        return filled(sent_of(client, params), before.params), shared
+        return filled(shared_of(client, params), before.params), shared
 
     def recorded(
         row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, stored: Stored

@@ -12,9 +12,8 @@ import numpy as np
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import as_arrays
-from jaxafl.device.content import renew_programs
 from jaxafl.device.keys import Key, seed_key
-from jaxafl.device.user_code import check_alike
+from jaxafl.device.user_code import like_given
 from jaxafl.engine import evaluate as evaluation
 from jaxafl.engine.online import begin_online, build_online_step, raise_online_fault
 from jaxafl.engine.problem import BufferSizes, Hyperparameters, Loops, Problem
@@ -144,8 +143,6 @@ def _functions_of(simulation: Any, given: Any) -> _Functions:
         simulation: the simulation.
         given: the argument, which is traced in code that the user traces; its constants are JAX's affair.
     """
-    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given)):
-        renew_programs(simulation.summary())
     x64 = jnp.result_type(float) == jnp.float64
     found = _built.setdefault(simulation, {})
     if x64 not in found:
@@ -208,11 +205,7 @@ def _build(problem: Problem, x64: bool) -> _Functions:
 def _check_state(functions: _Functions, state: Any) -> None:
     if not isinstance(state, RunState):
         raise TypeError(f"step and evaluate take the state that init or step returned, got {type(state).__name__}")
-    rule = (
-        "step and evaluate: the state is of another simulation, or has a member axis; use the simulation whose init "
-        "returned it, and jax.vmap over several runs"
-    )
-    check_alike(rule, "state.run", functions.form, state.run)
+    like_given("this simulation", "init", state.run, functions.form, types=True)
 
 
 def _shown(records: Records, numbers: Array, pause: float, dtype: Any) -> dict[str, Array]:

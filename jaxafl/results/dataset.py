@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxafl.client import Client, traffic
 from jaxafl.data import FederatedData
+from jaxafl.engine.check import mechanism_of, noise_of
 from jaxafl.engine.loop import Trained
-from jaxafl.engine.private import mechanism_of, noise_of
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version

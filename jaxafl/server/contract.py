@@ -23,6 +23,7 @@ from jaxafl.options import Number, Part, bounds_of
 from jaxafl.server.scheduled import Scheduled
 
 Tree = Any  # a pytree of arrays
+_LATE = (*range(256), *(2**power for power in range(8, 21)))  # staleness τ with which weights are probed
 
 
 class Arrivals(NamedTuple):
@@ -254,3 +255,37 @@ def norm(tree: Tree) -> Array:
 
 def _words(delivery: Delivery) -> str:
     return ", ".join(str(flag.name).lower().replace("_", " ") for flag in delivery)
+
+
+def bounds_weights(server: Any, clock: Clock, num_clients: int) -> bool:
+    """Returns True if an update weighs at most its multiplicity / M, for all clients, repetitions, staleness and data.
+
+    Args:
+        server: prepared for the clock, without schedules.
+        clock: the clock.
+        num_clients: N.
+    """
+    size = max(1, min(clock.capacity(num_clients), 4))
+    place = np.arange(size, dtype=np.int32)
+    last, ones = (place == size - 1).astype(np.int32), np.ones_like(place)
+    late = np.array(_LATE, np.int32)[:, None]
+    fresh, shifts = 0 * late[:1], np.arange(num_clients, dtype=np.int32)[:, None]
+    probes = []
+    for who in (place, last):  # `last`: one client arrives several times
+        for times in (ones, ones + 2 * last)[: 1 + (Delivery.MULTIPLE in clock.delivers)]:
+            clients, stale = who + shifts, np.concatenate([late * ones, late * last])
+            probes += [(who, fresh, 1 + 2 * place, times), (clients, fresh, ones, times), (who, stale, ones, times)]
+
+    def weigh(client: Array, staleness: Array, data: Array, times: Array) -> Array:
+        real = jnp.result_type(float)
+        columns: Any = dict(mask=times > 0, client=client % num_clients, multiplicity=times, kind=0 * times)
+        columns |= dict(delta=None, base=None, staleness=staleness, samples=data.astype(real), local_steps=data)
+        columns |= dict(loss=data.astype(real), step=times[0] * 0, time=jnp.zeros((), real))
+        return server.weigh(Arrivals(**columns))
+
+    rows = [np.broadcast_arrays(*map(np.atleast_2d, probe)) for probe in probes]
+    given = [np.concatenate(column) for column in zip(*rows, strict=True)]
+    weights = np.asarray(jax.jit(jax.vmap(weigh))(*given))
+    starts = np.cumsum([0, *(len(row[0]) for row in rows)])[:-1:3]  # of other data, and then of the same
+    most = given[3] / given[3].sum(axis=1, keepdims=True) * (1 + 1e-5)
+    return bool((weights <= most).all() and np.allclose(weights[starts], weights[starts + 1], rtol=1e-5))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -15,9 +13,8 @@ import optax
 from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.device.key_leaves import check_draws, renewed
-from jaxafl.device.keys import words_of
-from jaxafl.device.user_code import described
+from jaxafl.device.keys import renewed, words_of
+from jaxafl.device.user_code import like_given
 from jaxafl.options import Number, UserError, number, shown, static
 from jaxafl.server.aggregate.contract import Aggregate, combined
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
@@ -113,18 +110,12 @@ class OptaxServer(Server):
     def init(self, params: Tree, samples: Array) -> optax.OptState:
         optimizer = self._optimizer()
         state = optimizer.init(params)
-        draws = functools.partial(self._step, optimizer, lambda: jnp.zeros(()))
-        check_draws(self.name, draws, state, params, state, params)
         return state if self.aggregate is None else Aggregated(state, self.aggregate.init(params))
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
         rate = self.rate(arrivals)
         weights = self.weigh(arrivals)
-        if getattr(weights, "shape", None) != arrivals.mask.shape or weights.dtype == bool:
-            raise UserError(
-                f"`weigh` of the server {self.name} must return a weight for each arrival, "
-                f"float[{len(arrivals.mask)}]; it returned {described(weights)}"
-            )
+        like_given(f"the server {self.name}", "weigh", weights, arrivals.samples, types=True)
         info = {} if rate is None else {"server_rate": jnp.asarray(rate)}
         if self.aggregate is None:
             gradient = weighted_sum(-weights, arrivals.delta)
@@ -133,23 +124,10 @@ class OptaxServer(Server):
             gradient, state, info = jax.tree.map(jnp.negative, direction), state.optimizer, info | more
         if arrivals.key is not None:
             state = renewed(state, words_of(arrivals.key))
-
-        def loss() -> Array:
-            return jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)
-
-        step, state = self._step(self._optimizer(rate), loss, gradient, state, params)
+        loss = jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)
+        step, state = optimizer_step(self.name, self._optimizer(rate), gradient, state, params, {"value": loss})
         state = state if self.aggregate is None else Aggregated(state, after)
         return Outcome(optax.apply_updates(params, step), state, info, weights=weights)
-
-    def _step(
-        self,
-        optimizer: optax.GradientTransformation,
-        loss: Callable[[], Array],
-        gradient: Tree,
-        state: optax.OptState,
-        params: Tree,
-    ) -> tuple[Tree, optax.OptState]:
-        return optimizer_step(self.name, optimizer, gradient, state, params, lambda: {"value": loss()})
 
 
 def _nodes(state: optax.OptState, kinds: tuple[type, ...]) -> list[Any]:
@@ -202,8 +180,8 @@ class fedopt(Discounting, Optimised, init=False):
             ...) are given by name, and the numbers among them can be swept. A made one, e.g. `optax.adam(0.01)`, is
             static and has its learning rate already.
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps. The result's
-            `server_rate` is the applied rate: η, or the one of `optax.inject_hyperparams`. It is omitted if a
-            user-defined constructor, or a schedule within a made optimiser, changes the rate.
+            `server_rate` is η as the constructor gets it, or the rate of `optax.inject_hyperparams`. It is omitted for
+            a made optimiser that keeps no rate, and under a schedule of Optax.
         staleness, exponent, threshold, weights: s and w_i; see `jaxafl.server.fedopt.Discounting`.
 
     References:
@@ -232,8 +210,7 @@ class fedopt(Discounting, Optimised, init=False):
 
     def applied_rate(self, state: optax.OptState) -> Number | None:
         rate = super().applied_rate(state)
-        shipped = self.optimizer.__module__.startswith("optax.")  # user-defined constructors may change the rate
-        return rate if shipped or rate is not self.learning_rate else None
+        return None if isinstance(self.optimizer, MadeOptimizer) and rate is self.learning_rate else rate
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         made = isinstance(self.optimizer, MadeOptimizer)

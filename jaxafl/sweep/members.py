@@ -20,16 +20,15 @@ from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.stopping import ends_of
 from jaxafl.clock import Schedule
 from jaxafl.device import on_cpu
+from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import lockstep
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.mesh import layout_of
 from jaxafl.engine.online import online
 from jaxafl.engine.planned import planned
-from jaxafl.engine.private import noise_of
 from jaxafl.engine.problem import Recording, Speed
 from jaxafl.engine.state import example_batch
-from jaxafl.engine.validate import evaluation_interval
 from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import Dimension, dimensions

@@ -16,8 +16,8 @@ from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
+from jaxafl.engine.check import evaluation_interval
 from jaxafl.engine.problem import Observe, Speed
-from jaxafl.engine.validate import evaluation_interval
 from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation

@@ -8,11 +8,13 @@ import json
 import pathlib
 from typing import Any
 
+import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.callbacks.identity import check_identity, identity, source_of
+from jaxafl.callbacks.identity import check_identity, identity
 from jaxafl.callbacks.stopping import ends_of
+from jaxafl.device.content import content, source_of
 from tests.callbacks.conftest import simulation
 
 
@@ -63,3 +65,9 @@ def test_a_callback_that_ends_runs_is_compared_by_its_arguments_and_its_source()
     assert ends_of(afl.callbacks.StopAt(loss=0.5)) == {"loss": 0.5}
     assert ends_of(afl.callbacks.StopAfter(simulated=2.0, wall=5.0)) == {"simulated": 2.0}
     assert not ends_of(afl.callbacks.Csv("log.csv")) and not ends_of(afl.callbacks.Callback())
+
+
+def test_a_schedule_of_optax_is_told_apart_by_its_numbers() -> None:
+    one, two = (content(afl.Client(optax.sgd, learning_rate=optax.linear_schedule(r, 0.0, 4), steps=1)) for r in (1, 2))
+    assert one != two and one == content(afl.Client(optax.sgd, learning_rate=optax.linear_schedule(1, 0.0, 4), steps=1))
+    assert content(afl.Client(optax.sgd(0.1), steps=1)) != content(afl.Client(optax.sgd(0.2), steps=1))

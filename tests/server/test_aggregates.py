@@ -342,20 +342,6 @@ def test_one_clipped_update_moves_the_direction_by_its_share_of_the_noise(server
     assert (largest > 0.25 + 1e-6) == (server.name != "fedbuff")
 
 
-def test_noise_on_frozen_parameters_is_refused() -> None:
-    hold = optax.partition({"train": optax.sgd(0.1), "hold": optax.set_to_zero()}, {"w": "hold", "b": "train"})
-    model = afl.models.from_functions(
-        lambda key, batch: {"w": jnp.zeros(3), "b": jnp.zeros(3)},
-        lambda params, batch, key: jnp.sum(batch.x[:, :3] * (params["w"] + params["b"]), axis=1),
-        "two",
-    )
-    sim = simulation(afl.server.fedbuff(aggregate=aggregate.private_mean(1.0, 1.0)))
-    sim = dataclasses.replace(sim, model=model, client=afl.Client(hold, steps=1, batch_size=1))
-    with pytest.raises(ValueError, match="adds noise to all parameters, and the client's optimiser freezes some"):
-        sim.check()
-    dataclasses.replace(sim, server=afl.server.fedbuff()).check()
-
-
 ON_TWO_DEVICES = """
 import numpy as np
 from jaxafl.device import make_cpu_devices

@@ -172,7 +172,7 @@ class Attack(Part):
         vector, restored = ravel_pytree(delta)
         key = drawing_key(jax.random.fold_in(sent.key, _STREAM))
         owner = f"the attack {self.name}"
-        with traced_method(self, owner, "forge", "`sent.key`"):
+        with traced_method(owner, "forge", "`sent.key`"):
             forged = self.forge(vector, sent._replace(key=key))
         forged = restored(like_given(owner, "forge", forged, vector).astype(vector.dtype))
         return jax.tree.map(lambda new, old: jnp.where(self.clients, new, old), forged, delta)
@@ -214,7 +214,7 @@ class Attack(Part):
             after = Delivered(seen, before.known.at[row].set(True, mode="drop"))
             honest, lies = after.known.astype(points.dtype), attackers.astype(points.dtype)
         owner = f"the attack {self.name}"
-        with traced_method(self, owner, "collude", "`sent.key` in `forge`"):
+        with traced_method(owner, "collude", "`sent.key` in `forge`"):
             forged = self.collude(seen, honest, lies)
         forged = restored(like_given(owner, "collude", forged, points[0]).astype(points.dtype))
         replaced = attacks & (jnp.sum(honest) > 0)
@@ -228,5 +228,5 @@ class Attack(Part):
 
         if type(self).label is Attack.label:
             return y
-        with traced_method(self, f"the attack {self.name}", "label", "`sent.key` in `forge`"):
+        with traced_method(f"the attack {self.name}", "label", "`sent.key` in `forge`"):
             return jax.tree.map(one, y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +47,8 @@ class _Sparse(VectorUpload):
         count: k.
     """
 
+    reads_run = False
+
     share: float | None = static(default=None, kw_only=True)  # by name, since top_k(1) could mean either
     count: int | None = static(default=None, kw_only=True)
 
@@ -78,6 +81,9 @@ class top_k(_Sparse):
     """
 
     references = ("stich2018",)
+
+    def bound(self, norm: Any) -> Any:
+        return norm  # a number of them becomes 0
 
     def of_vector(self, v: Array, sent: Sent) -> Array:
         count = self.kept(v.size)
@@ -139,6 +145,8 @@ class sign(VectorUpload):
         schemes", ICML, section 2.
     """
 
+    reads_run = False
+
     references = ("karimireddy2019",)
 
     scale: bool = static(default=True)
@@ -168,6 +176,8 @@ class qsgd(VectorUpload):
         Alistarh, Grubic, Li, Tomioka, Vojnovic (2017), "QSGD: Communication-efficient SGD via gradient quantization and
         encoding", NeurIPS, section 3.1.
     """
+
+    reads_run = False
 
     references = ("alistarh2017",)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,27 @@ class Upload(Part):
 
     A subclass defines `apply`, or `init` and `update` if each client keeps a row from run to run, and `size` if it
     changes the size. Its fields are options, whose numbers can be swept.
+
+    Attributes:
+        reads_run: False if the result depends on Δ, the row and `sent.key` only. Privacy that noise before it gives is
+            then kept.
     """
+
+    reads_run: ClassVar[bool] = True
+
+    @property
+    def in_order(self) -> list[Upload]:
+        """The transformations one after another; of a chain its parts."""
+        return [self]
+
+    @property
+    def noise(self) -> Any:
+        """Standard deviation of Gaussian noise that is added to every number; `None` without noise."""
+        return None
+
+    def bound(self, norm: Any) -> Any:
+        """Returns the largest norm of the result for updates of norm `norm` at most; `None` if it is not known."""
+        return None
 
     @property
     def remembers(self) -> bool:
@@ -131,6 +151,8 @@ class transformation(Upload):
     """
 
     transform: Any = static()
+
+    reads_run = False
 
     @property
     def remembers(self) -> bool:
@@ -218,6 +240,15 @@ class chain(Upload):
     def __repr__(self) -> str:
         parts = ((name, self.parts[name]) for name in self.order)
         return f"chain({', '.join(repr(one) if one.name == name else f'{name}={one!r}' for name, one in parts)})"
+
+    @property
+    def in_order(self) -> list[Upload]:
+        return [self.parts[name] for name in self.order]
+
+    @property
+    def reads_run(self) -> bool:  # type: ignore[override]
+        """Whether a part does."""
+        return any(part.reads_run for part in self.parts.values())
 
     @property
     def remembers(self) -> bool:

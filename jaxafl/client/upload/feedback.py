@@ -34,6 +34,11 @@ class error_feedback(Upload):
 
     compressor: Upload = dataclasses.field()
 
+    @property
+    def reads_run(self) -> bool:  # type: ignore[override]
+        """Whether the compressor does."""
+        return self.compressor.reads_run
+
     def __post_init__(self) -> None:
         if isinstance(self.compressor, optax.GradientTransformation):
             object.__setattr__(self, "compressor", as_upload(self.compressor))

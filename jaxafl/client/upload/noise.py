@@ -23,9 +23,14 @@ class clip_by_global_norm(Upload):
         McMahan, Ramage, Talwar, Zhang (2018), "Learning differentially private recurrent language models", ICLR.
     """
 
+    reads_run = False
+
     references = ("mcmahan2018",)
 
     max_norm: Number = number(above=0, per_client=True)
+
+    def bound(self, norm: Any) -> Any:
+        return self.max_norm
 
     def apply(self, delta: Any, sent: Sent) -> Any:
         norm = optax.tree.norm(delta)
@@ -45,7 +50,13 @@ class add_noise(VectorUpload):
         std: standard deviation σ ≥ 0 of every coordinate, one number or one per client.
     """
 
+    reads_run = False
+
     std: Number = number(least=0, per_client=True)
+
+    @property
+    def noise(self) -> Any:
+        return self.std
 
     def of_vector(self, v: Array, sent: Sent) -> Array:
         return v + self.std * jax.random.normal(drawing_key(sent.key), v.shape, v.dtype)

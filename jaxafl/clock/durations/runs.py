@@ -12,8 +12,7 @@ import jax.numpy as jnp
 
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.dependence import inputs_read
-from jaxafl.device.key_leaves import pack, unpack
-from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key, words_of
+from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key, unpack, words_of
 from jaxafl.device.user_code import traced_method
 from jaxafl.options import UserError
 
@@ -66,7 +65,7 @@ def worked(time: Array) -> Draw:
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
     try:
-        with traced_method(duration, f"the duration {duration.name}", "draw", "the keys of `prepare`"):
+        with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
             drawn = duration.draw(unpack(prepared), run)
     except AttributeError as error:
         if isinstance(error.obj, Run):

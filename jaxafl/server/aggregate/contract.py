@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax
@@ -12,8 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.device.buffers import expand
-from jaxafl.device.user_code import like_given, parts_of, traced_method
-from jaxafl.options import Part, UserError, shown
+from jaxafl.device.user_code import like_given, traced_method
+from jaxafl.options import Part
 from jaxafl.server.contract import Arrivals, Tree, counts
 
 Array = jax.Array
@@ -45,14 +44,13 @@ class Aggregate(Part):
         """The smallest buffer for which the rule is defined."""
         return 1
 
+    @property
+    def noise(self) -> Any:
+        """Standard deviation of the noise in the sum of updates, over their clipping norm; `None` without noise."""
+        return None
+
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other, the server, the clock or the client."""
-        capacity = clock.capacity(num_clients)
-        if capacity < self.least_arrivals:
-            raise UserError(
-                f"{server.name}: the clock {clock.name} brings {capacity} arrivals per server step, too few for "
-                f"{self!r}; expected at least {self.least_arrivals}. Give a larger buffer or cohort"
-            )
 
     def init(self, params: Tree) -> Any:
         """Returns the state before the first server step, a pytree."""
@@ -88,10 +86,8 @@ class Center(Aggregate):
     def update(self, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
         points = jax.vmap(lambda delta: ravel_pytree(delta)[0])(deltas)
         restored = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], deltas))[1]
-        found = self.center(points, counts(arrivals), weights, state)
-        owner = f"the aggregate {self.name}"
-        center, state, info = parts_of(owner, "center", ("centre", "next state", "dict of diagnostics"), found)
-        center = like_given(owner, "center", center, points[0])
+        center, state, info = self.center(points, counts(arrivals), weights, state)
+        center = like_given(f"the aggregate {self.name}", "center", center, points[0])
         return restored((jnp.sum(weights) * center).astype(points.dtype)), state, info
 
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> tuple[Array, Any, dict[str, Array]]:
@@ -110,15 +106,11 @@ class Center(Aggregate):
 
 
 def combined(aggregate: Aggregate, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
-    """Returns the checked result of an aggregate's `update`."""
-    owner = f"the aggregate {aggregate.name}"
+    """Returns the result of an aggregate's `update`."""
     method = "center" if type(aggregate).update is Center.update else "update"
-    with traced_method(aggregate, owner, method, "`arrivals.key` in `update`"):
-        found = aggregate.update(deltas, weights, state, arrivals)
-    direction, state, info = parts_of(owner, "update", ("direction", "next state", "dict of diagnostics"), found)
-    if not isinstance(info, Mapping):
-        raise UserError(f"`{method}` of {owner} must return its diagnostics in a dict, such as {{}}; got {shown(info)}")
-    return direction, state, dict(info)
+    with traced_method(f"the aggregate {aggregate.name}", method, "`arrivals.key` in `update`"):
+        direction, state, info = aggregate.update(deltas, weights, state, arrivals)
+        return direction, state, dict(info)
 
 
 def mean_of_ranks(values: Array, times: Array, first: Array, end: Array) -> Array:

@@ -11,7 +11,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
-from jaxafl.server.checks import check_everyone
+from jaxafl.server.algorithms.checks import check_everyone
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate

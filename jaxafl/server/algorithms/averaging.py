@@ -11,7 +11,7 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.checks import check_everyone, check_gradients
+from jaxafl.server.algorithms.checks import check_everyone, check_gradients
 from jaxafl.server.contract import Arrivals, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
 from jaxafl.server.scheduled import Rate

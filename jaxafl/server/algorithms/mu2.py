@@ -13,7 +13,7 @@ from jaxafl.client.correction import storm
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, UserError, number, shown, static
 from jaxafl.server.aggregate.contract import mean_of_ranks
-from jaxafl.server.checks import check_gradients
+from jaxafl.server.algorithms.checks import check_gradients
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
 

@@ -1,0 +1,589 @@
+"""What must hold between the parts of a simulation: tables of (predicate, message), checked once before a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.client import (
+    Client,
+    begin,
+    check_examples,
+    first_memory,
+    first_shared,
+    local_step,
+    sent_update,
+    shared_of,
+    takes_examples,
+    traffic,
+)
+from jaxafl.client.attack import Attack
+from jaxafl.client.correction import Correction
+from jaxafl.client.sending import traffic_of_correction
+from jaxafl.client.upload import received_size
+from jaxafl.clock.checks import check_clock
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.discarded import lists_untaken
+from jaxafl.clock.order import steps_change_order, steps_change_times
+from jaxafl.clock.privacy import Mechanism
+from jaxafl.data.federated import FederatedData
+from jaxafl.data.form import kind_of_sample
+from jaxafl.data.stored import stored_targets
+from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
+from jaxafl.device.keys import seed_key, unpack
+from jaxafl.device.user_code import like_given, traced_method
+from jaxafl.engine.problem import BufferSizes, Problem, Program
+from jaxafl.engine.recorded import check_observed, remember_metrics
+from jaxafl.engine.state import example_batch, first_state, initial
+from jaxafl.models.model import Batch, Model, recorded_classes
+from jaxafl.options import UserError, bounds_of, check_number, check_options, check_whole, shown
+from jaxafl.server.aggregate.contract import Aggregate
+from jaxafl.server.contract import Arrivals, Server, bounds_weights, unfit
+from jaxafl.server.fedopt import OptaxServer
+
+EVAL_EVERY = 20
+"""The default number of server steps between evaluations."""
+_BATCH = 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Parts:
+    """The parts of a simulation, and what the tables ask about them; `clock` and `model` as a run has them."""
+
+    data: FederatedData
+    model: Model
+    client: Client
+    server: Server
+    clock: Clock
+    attack: Attack | None = None
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return self.data.num_clients
+
+    @property
+    def arrivals(self) -> int:
+        """Largest number of arrivals of a server step."""
+        return self.clock.capacity(self.clients)
+
+    @property
+    def aggregate(self) -> Any:
+        """Rule in the place of the server's mean, if there is one."""
+        return getattr(self.server, "aggregate", None)
+
+    @property
+    def fitting(self) -> str:
+        """Names of the clocks on which the server runs."""
+        return ", ".join(sorted(self.server.clocks)) or "none of jaxafl's own"
+
+    @property
+    def online(self) -> str:
+        """The reason why the schedule depends on the training; empty if it does not."""
+        return sees_training(self.server, self.clock, self.client)
+
+    @property
+    def starts_early(self) -> bool:
+        """True if a client may start again before the server step that takes its last update."""
+        early = self.arrivals > 1 and getattr(self.clock, "dispatch", "") != "step"
+        return Delivery.CONTINUOUS in self.clock.delivers and (early or getattr(self.clock, "before_step", False))
+
+    @functools.cached_property
+    def form(self) -> tuple[Any, Any]:
+        """Shapes of parameters and non-trainable state."""
+        return jax.eval_shape(lambda: self.model.init(jax.random.key(0), example_batch(self.data.form)))
+
+    @functools.cached_property
+    def noise(self) -> tuple[Any, str]:
+        """Noise multiplier and its place, see `noise_of`."""
+        return noise_of(self.client, self.server)
+
+    @property
+    def is_planned(self) -> bool:
+        """True if there is no noise yet, and it is planned for the sum of the M updates of a step."""
+        return self.noise[0] is None and not self.server.needs.client_rows
+
+    @property
+    def takes_mean(self) -> bool:
+        """True if the server steps by a weighted mean or an aggregate."""
+        return isinstance(self.server, OptaxServer)
+
+    @functools.cached_property
+    def prepared_server(self) -> Any:
+        """The server of a run, at its first step."""
+        return self.server.prepare(self.clock, self.client, self.data.counts, 0)[0].at_step(0)
+
+
+Rule = tuple[Callable[[Parts], Any], str]
+"""Predicate that is true if parts do not fit, and the message with `{found}` for what it returned."""
+
+_FIT: tuple[Rule, ...] = (
+    (
+        lambda p: unfit(p.server, p.clock),
+        "the server {server.name} does not run on the clock {clock.name}; it runs on {p.fitting} ({found})",
+    ),
+    (
+        lambda p: p.server.single and p.arrivals != 1,
+        "{server.name} steps for every arrival, but the clock {clock.name} brings {p.arrivals} per server step; "
+        "expected one. Use {p.fitting}, with buffer=1 if the clock has a buffer",
+    ),
+    (
+        lambda p: p.server.needs.client_models and p.starts_early,
+        "{server.name} keeps a model of every client, which a server step replaces, and on {clock.name} a client may "
+        "start again before the step that takes its last update; expected free_running with buffer=1 or "
+        "dispatch='step', without before_step, or rounds such as synchronous",
+    ),
+    (
+        lambda p: p.server.needs.validation and p.data.validation is None,
+        "{server.name}: {data.name} has no validation set, and this server computes gradients on it; expected one. "
+        "Give data.with_validation(0.1)",
+    ),
+    (
+        lambda p: isinstance(p.aggregate, Aggregate) and p.arrivals < p.aggregate.least_arrivals,
+        "{server.name}: the clock {clock.name} brings {p.arrivals} arrivals per server step, too few for "
+        "{p.aggregate!r}; expected at least {p.aggregate.least_arrivals}. Give a larger buffer or cohort",
+    ),
+    (
+        lambda p: p.client.sampling == "epochs" and (p.server.needs.replies or p.clock.chooses_steps),
+        "Client: sampling='epochs' needs runs of equal length to go on from, but {server.name} on {clock.name} changes "
+        "the number of local steps; expected sampling='replacement'",
+    ),
+    (
+        lambda p: p.client.correction is not None and Delivery.REPEATED in p.clock.delivers,
+        "Client: correction={client.correction!r} sends one message per run, and {clock.name} takes runs several "
+        "times; expected another clock, such as free_running",
+    ),
+    (
+        lambda p: (
+            getattr(p.client.correction, "sums_updates", False)
+            and (isinstance(p.aggregate, Aggregate) or "rejected" in p.server.counters)
+        ),
+        "Client: correction={client.correction!r} adds all received updates to the model, whatever {server!r} does "
+        "with them; expected a server that takes their mean, such as fedavg. Leave out one of the two",
+    ),
+    (
+        lambda p: p.client.personal is not None and p.server.needs.client_models,
+        "Client: personal parameters do not fit {server.name}, which keeps a model of every client",
+    ),
+    (
+        lambda p: p.client.remembers and p.client.charge == "executed" and not p.clock.order_free,
+        "Client: clients keep something from run to run, such as errors or control variates, and charge='executed' on "
+        "{clock.name} trains runs twice; leave one out",
+    ),
+    (
+        lambda p: p.client.remembers and not (p.clock.takes_all or (lists_untaken(p.clock) and not p.online)),
+        "Client: clients keep something from run to run, such as errors or control variates, also in completed runs "
+        "that no server step takes, and {clock.name} does not list those; expected a clock that takes all runs, such "
+        "as free_running. A clock that does says takes_all = True",
+    ),
+    (
+        lambda p: p.server.needs.replies and max(np.ndim(p.client.steps or 0), np.ndim(p.client.epochs or 0)) > 1,
+        "{server.name} adapts the number of local steps that a client begins with: give Client(steps=K) or "
+        "Client(epochs=K) one number, or one per client",
+    ),
+    (
+        lambda p: p.server.needs.replies and p.client.patience is not None,
+        "Client: patience does not work with {server.name}, which adapts local steps. Leave one out",
+    ),
+    (
+        lambda p: p.online and Delivery.REPLIES not in p.clock.delivers,
+        "the clock {clock.name} cannot be advanced during training, as {server.name} with "
+        "Client(charge={client.charge!r}) needs; expected a clock with Delivery.REPLIES, such as free_running. "
+        "charge='executed' also works on clocks whose durations do not change who arrives: synchronous, stale_rounds, "
+        "and user-defined clocks with `order_free = True` in the class that defines `next`",
+    ),
+    (
+        lambda p: p.online and ", ".join(p.client.moments_ahead(p.clock.pause)),
+        "Client: rate_schedule needs the {found} of a run when it is trained, which is not known if the clock is "
+        "advanced during training ({server.name}, charge={client.charge!r})",
+    ),
+    (
+        lambda p: not p.online and p.client.charge == "executed" and steps_change_order(p.clock, p.clients),
+        "the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives depends "
+        "on the local steps that runs make: say order_free = False in its class",
+    ),
+    (
+        lambda p: int(p.data.description.get("vocabulary") or 0) > p.model.description.get("vocab_size", np.inf),
+        "the model {model.name} knows {model.description[vocab_size]} tokens, but {data.name} was tokenised with a "
+        "vocabulary of {data.description[vocabulary]}: give both the same checkpoint",
+    ),
+    (
+        lambda p: not p.model.sees_mask and pads(p.client, p.data.counts) and jax.tree.leaves(p.form[1]),
+        "the network of {model.name} keeps state from batch to batch (batch statistics?) and takes no mask, so that it "
+        "would count the padding of local epochs and full batches. Let its __call__ take `mask` (bool [B]) and leave "
+        "padding out, as jaxafl.models.BatchNorm does, or train with steps=... and a batch_size",
+    ),
+)
+_DOUBTFUL: tuple[Rule, ...] = (
+    (
+        lambda p: p.server.buffer > 1 and Delivery.CONTINUOUS in p.clock.delivers and p.arrivals == 1,
+        "{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
+        "{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
+    ),
+)
+_NOT_PRIVATE: tuple[Rule, ...] = (
+    (
+        lambda p: p.server.needs.replies,
+        "the server {server.name} replies with local steps that depend on the updates, so participations depend on "
+        "data. Use a server that does not reply",
+    ),
+    (
+        lambda p: p.server.needs.validation,
+        "the server {server.name} computes gradients on the validation set, held-out samples of clients, without "
+        "noise. Use another server",
+    ),
+    (
+        lambda p: p.client.charge == "executed",
+        "Client(charge='executed') makes the time of a run depend on its losses, so participations depend on data. Use "
+        "charge='planned'",
+    ),
+    (
+        lambda p: _draws_by_samples(p.clock, p.data.counts),
+        "the clock {clock.name} draws clients by their sample counts, so participations depend on data. Use "
+        "select='uniform', or weights that do not depend on data",
+    ),
+    (
+        lambda p: (
+            p.client.epochs is not None and p.client.batch_size is not None and steps_change_times(p.clock, p.clients)
+        ),
+        "the clock {clock.name} has durations that depend on local steps, which depend on sample counts with "
+        "Client(epochs={client.epochs}), so participations or their times depend on data. Use Client(steps=...), or "
+        "durations with per='run'",
+    ),
+    (
+        lambda p: traffic_of_correction(p.client.correction, shared_of(p.client, p.form[0])).up,
+        "Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out",
+    ),
+    (
+        lambda p: (
+            p.client.correction is not None
+            and type(p.client.correction).serve is not Correction.serve
+            and p.noise[1] == "server"
+        ),
+        "the server uses the received updates for Client(correction={client.correction!r}), too, without the noise "
+        "that it adds to their sum. Use noise at the clients, as in Client(upload=afl.upload.chain("
+        "afl.upload.clip_by_global_norm(C), afl.upload.add_noise(z * C))), or leave the correction out",
+    ),
+    (
+        lambda p: jax.tree.leaves(p.form[1]),
+        "the model {model.name} sends non-trainable state (batch statistics) without noise. Freeze it (`frozen` of the "
+        "model), or use group or layer normalisation",
+    ),
+    (
+        lambda p: " and ".join(_weights_read(p)),
+        "the server {server.name} (with correction={client.correction!r}) weighs updates by {found} of the clients, "
+        "which depend on data. Use uniform weights",
+    ),
+    (
+        lambda p: p.is_planned and not p.takes_mean and not p.server.needs.linear and p.arrivals > 1,
+        "the server {server.name} may combine updates otherwise than by their sum, for which the noise is "
+        "planned. Use another server, e.g. fedbuff, or Needs(linear=True) in the class if it takes sums",
+    ),
+    (
+        lambda p: p.is_planned and p.takes_mean and p.aggregate is not None and not p.aggregate.linear,
+        "{p.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out",
+    ),
+    (
+        lambda p: p.is_planned and p.takes_mean and not p.prepared_server.clips_single_updates,
+        "the server {server.name} may combine updates before they are clipped. Use another server, e.g. fedbuff",
+    ),
+    (
+        lambda p: p.is_planned and p.takes_mean and not bounds_weights(p.prepared_server, p.clock, p.clients),
+        "the server {server.name} may give one of M updates a weight above 1 / M, which the planned noise does not "
+        "cover. Use another server, or options such as fedbuff(reduce='mean')",
+    ),
+    (
+        lambda p: p.noise[1] == "server" and p.attack is not None and p.attack.colludes,
+        "the attackers of {attack.name} answer to honest updates, so one update changes several. Use another attack, "
+        "or noise at the clients",
+    ),
+)
+
+
+def pads(client: Client, counts: np.ndarray) -> bool:
+    """Returns True if some mini-batches are padded; `counts`: int [N], sample counts."""
+    if client.batch_size is None:
+        return True
+    sizes = np.asarray(client.batch_size)
+    piece = client.micro_batch or sizes.max()
+    partial = (client.epochs is not None or client.sampling == "epochs") and bool(np.any(counts % sizes))
+    return partial or bool(np.any((sizes < piece) & (sizes < sizes.max()) | (sizes > piece) & (sizes % piece > 0)))
+
+
+def broken(rules: tuple[Rule, ...], parts: Parts) -> str:
+    """Returns the message of the first rule that does not hold; empty if all hold."""
+    for breaks, message in rules:
+        if found := breaks(parts):
+            named = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
+            return message.format(p=parts, found=found, **named)
+    return ""
+
+
+def check_simulation(parts: Parts) -> None:
+    """Raises `ValueError` or `TypeError` for options that are invalid, or parts that do not fit together."""
+    server, clock, client, clients = parts.server, parts.clock, parts.client, parts.clients
+    first = {name: schedule.first(server.name, name) for name, schedule in server.schedules.items()}
+    for part in (client, dataclasses.replace(server, **first) if first else server):
+        check_options(part, clients)
+    client.check(clients)
+    client.local_steps(parts.data.counts)  # raises if the local steps overflow int32
+    check_clock(clock, clients)
+    if message := broken(_FIT, parts):
+        raise UserError(message)
+    server.check(clock, client, clients)
+    if isinstance(parts.aggregate, Aggregate):
+        parts.aggregate.check(parts.prepared_server, clock, client, clients)
+    if message := broken(_DOUBTFUL, parts):
+        warnings.warn(message, stacklevel=3)
+    if parts.attack is not None:
+        if not isinstance(parts.attack, Attack):
+            raise UserError(
+                f"Simulation: attack={shown(parts.attack)} is no attack; expected e.g. "
+                "jaxafl.attack.sign_flip(clients=0.2)"
+            )
+        check_options(parts.attack, clients)
+        parts.attack.check(clients, parts.data.num_classes, parts.arrivals)
+    _trace_training(parts)
+
+
+# by model, and by data: forms of local training that were traced
+_traced: weakref.WeakKeyDictionary[Model, weakref.WeakKeyDictionary[FederatedData, set[Any]]]
+_traced = weakref.WeakKeyDictionary()
+
+
+def _trace_training(parts: Parts) -> None:
+    """Traces one local step, from the samples to what the server receives, and checks the shapes of each part of it."""
+    data, model, client = parts.data, parts.model, parts.client
+    known = _traced.setdefault(model, weakref.WeakKeyDictionary()).setdefault(data, set())
+    leaves, structure = jax.tree.flatten(client)
+    form = structure, tuple(np.shape(leaf) for leaf in leaves), jnp.result_type(float)
+    if form in known:
+        return
+    if client.upload is not None:
+        sent = jax.tree.leaves(shared_of(client, parts.form[0]))
+        client.upload.check(tuple(leaf.size for leaf in sent))
+        received_size(client.upload, sent)
+    owner, batch = f"the model {model.name}", jax.eval_shape(lambda: example_batch(data.form))
+    samples, classes, metrics = kind_of_sample(batch.x), set[int](), list[str]()
+
+    def step(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> Any:
+        params, state = model.init(jax.random.key(0), example_batch(data.form))
+        kept: Any = dict(memory=first_memory(client, params), shared=first_shared(client, params))
+        lane = begin(client, params, state, key, jnp.int32(0), jnp.int32(0), **kept)
+        if takes_examples(unpack(lane.optimizer_state)):
+            check_examples(client, state)
+
+        def apply(params: Any, state: Any, batch: Batch, key: Any, train: bool) -> Any:
+            with recorded_classes(batch.y) as found, traced_method(owner, "apply", "the key that it is given"):
+                outputs, new = model.bound(frozen)(params, state, batch, key, train)
+            classes.update(found)
+            metrics[:] = [*outputs.metrics, *outputs.squares]
+            return outputs, like_given(owner, "apply", new, state, types=True)
+
+        def fetch(who: Any, positions: Any, keys: Any) -> Any:
+            x, y = data.fetch(arrays, who, positions, keys)
+            if kind_of_sample(x) != samples:
+                raise UserError(f"{data.name}: training samples are {kind_of_sample(x)}, test samples {samples}")
+            return x, y
+
+        new = local_step(client, apply, fetch, cast(int, client.micro_batch), count, lane)
+        return lane, new, sent_update(client, new.params, new, count)
+
+    numbers, count = as_arrays(client.executed(_BATCH), jnp.result_type(float)), np.int32(1)
+    advice = "the key that it is given (an optimiser: a field `rng_key` of its state)"
+    with traced_method(f"{owner} with {client.optimizer_name}", "a local step", advice):
+        traced = jax.eval_shape(step, data.arrays, model.held(batch), numbers, seed_key(0), count)
+    lane, new, (delta, _, memory) = traced
+    after, before = ((one.params, one.optimizer_state) for one in (new, lane))
+    like_given(f"Client({client.optimizer_name})", "update", after, before, types=True)
+    like_given(f"Client(upload={client.upload!r}, correction={client.correction!r})", "the end of a run",
+               (delta, memory), (lane.params, lane.memory), types=True)  # fmt: skip
+    _check_labels(data, model, classes)
+    remember_metrics(model, data, metrics)
+    known.add(form)
+
+
+def _check_labels(data: FederatedData, model: Model, classes: set[int]) -> None:
+    """Raises `UserError` for labels that a cross-entropy has no output for; `classes`: outputs of those in the loss."""
+    labels = (data.y_test, stored_targets(data.gather, data.arrays)) if classes else ()
+    most = int(max((np.max(one, initial=-1) for one in labels), default=-1))
+    if classes and min(classes) <= most:
+        binary = ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if min(classes) == 2 else ""
+        raise UserError(
+            f"the model {model.name} tells {min(classes)} classes apart, but labels of {data.name} go up to {most}: "
+            f"give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy (a label "
+            f"outside them has a loss of NaN){binary}"
+        )
+
+
+def check_observe(observe: Any, parts: Parts) -> None:
+    """Raises `ValueError` or `TypeError` for a function of the parameters that does not return a dict of arrays."""
+    if not callable(observe):
+        raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
+    with traced_method("the run", "observe", "a fixed key"):
+        seen = jax.eval_shape(observe, parts.form[0])
+    if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
+        raise TypeError(f"observe must return a dict of name -> array, it returned {seen}")
+    check_observed(seen)
+
+
+def check_schedules(server: Server, server_steps: int) -> None:
+    """Raises `ValueError` if a schedule of the server leaves the bounds of its option in one of T server steps.
+
+    Of more than 16,384 server steps, as many are evaluated, evenly spaced.
+    """
+    steps = np.unique(np.linspace(0, server_steps - 1, min(server_steps, 2**14)).astype(np.int32))
+    fields = {field.name: bounds_of(field) for field in dataclasses.fields(server)}
+    for name, schedule in server.schedules.items():
+        values = np.asarray(jax.vmap(schedule)(steps))
+        limits = {limit: getattr(fields[name], limit) for limit in ("least", "above", "most", "below")}
+        for place in sorted({int(np.argmin(values)), int(np.argmax(values))}):  # a NaN is both
+            check_number(server.name, f"{name} at server step {steps[place]}", values[place].item(), **limits)
+
+
+def sees_training(server: Server, clock: Clock, client: Client) -> str:
+    """Returns the reason why the clock must run online, as its schedule depends on training; empty if it need not."""
+    if server.needs.replies:
+        return "the server replies with the number of local steps"
+    if client.charge == "executed" and not clock.order_free:
+        return "Client(charge='executed') charges the time of the local steps that a run made"
+    return ""
+
+
+def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
+    """Returns the server steps between evaluations, `EVAL_EVERY` by default; checks both numbers."""
+    every = EVAL_EVERY if eval_every is None else check_whole("run", "eval_every", eval_every)
+    return min(every, check_whole("run", "server_steps", server_steps))
+
+
+def check_lanes(lanes: Any, shares: int) -> int:
+    """Returns the checked number of lanes, a multiple of the devices that share them."""
+    if check_whole("run", "lanes", lanes) % shares:
+        raise UserError(f"run: lanes={lanes} cannot be shared by {shares} devices; give a multiple of {shares}")
+    return int(lanes)
+
+
+def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int], why: str = "") -> int:
+    """Returns the checked number of lanes that advance together.
+
+    Args:
+        lanes: lanes of one device.
+        chunk: the number as given.
+        room: the most that memory holds, which bounds a number chosen here.
+        why: the reason for this number of lanes, if it is another than the given one, for the message.
+    """
+    if chunk is None:
+        if jax.default_backend() == "cpu":
+            return 1
+        most = max(1, room())
+        return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
+    check_whole("run", "chunk", chunk)
+    if lanes % chunk:
+        raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}{why}")
+    return int(chunk)
+
+
+def check_fit(problem: Problem, program: Program, sizes: BufferSizes, members: int) -> None:
+    """Raises `MemoryError` if `members` runs of a program do not fit on each device."""
+    layout = program.layout
+    static = (program.unsharded.without_loops, sizes)
+    state = shapes_of(initial, static, (problem.hyperparameters, problem.device, problem.key))
+    state = jax.tree.map(lambda part: _of_one(part, layout.shares), state, is_leaf=lambda part: isinstance(part, Rows))
+    arrays = problem.device.arrays
+    if layout.divided:
+        arrays = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: leaf[0], tree), arrays)
+    names = {"ring": f"ring of {sizes.ring} versions", "store": f"store of {sizes.store} updates"}
+    names |= {"lanes": f"{sizes.lanes} lanes", "server": "server state (with its rows per client)"}
+    parts = {names.get(field, field): [part] * members for field, part in state._asdict().items()}
+    parts |= {"training data": arrays, "the model's frozen arrays": problem.device.frozen}
+    check_memory(parts, devices=1 if layout.mesh is None else layout.mesh.size)
+
+
+def _of_one(part: Any, shares: int) -> Any:
+    """Returns the shapes of one device's shard of a per-client table."""
+    if not isinstance(part, Rows):
+        return part
+    size = -(-part.count // shares)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), part.tree)
+
+
+def noise_of(client: Client, server: Server) -> tuple[Any, str]:
+    """Returns the noise multiplier, a number or [N] (`None` if there is none), and where the noise is added.
+
+    It is that of the server's aggregate, else that of an upload that bounds the norm of Δ and then adds noise. Uploads
+    after the noise that read the run (`reads_run`) may read sample counts.
+    """
+    noise = getattr(getattr(server, "aggregate", None), "noise", None)
+    if noise:  # 0 adds no noise
+        return noise, "server"
+    norm, parts = None, [] if client.upload is None else client.upload.in_order
+    for place, part in enumerate(parts):
+        if part.noise is not None and norm is not None:
+            read = any(one.reads_run for one in parts[place:])
+            return (None, "server") if read else (np.asarray(part.noise) / np.asarray(norm), "client")
+        norm = part.bound(norm)
+    return None, "server"
+
+
+def mechanism_of(
+    data: FederatedData, model: Model, client: Client, server: Server, clock: Clock, attack: Any = None
+) -> Mechanism:
+    """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
+    form = Parts(data, model, client, server, clock).form
+    parts = Parts(data, model, client, server, clock.prepare(data.counts, lambda: traffic(client, *form)), attack)
+    noise, at = parts.noise
+    kept = server.needs.client_rows > 0
+    return Mechanism(noise, at, kept, Delivery.CONTINUOUS not in parts.clock.delivers, broken(_NOT_PRIVATE, parts))
+
+
+def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
+    """Returns True if the weights of a prepared clock's draws are the sample counts, or proportional to them."""
+    weights = getattr(getattr(clock, "clock", clock), "weights", None)  # `warm_up` has its protocol there
+    if weights is None:
+        return False
+    of_clock = np.broadcast_to(np.asarray(weights, np.float64), counts.shape)
+    proportional = np.allclose(of_clock * counts.sum(), counts * of_clock.sum())
+    return bool(np.array_equal(of_clock, counts) or (proportional and np.ptp(counts) > 0))
+
+
+def _weights_read(parts: Parts) -> list[str]:
+    """Returns the inputs besides the updates that depend on data and that change the models of three server steps."""
+    clients, size, client, server = parts.clients, parts.arrivals, parts.client, parts.prepared_server
+    real, none = jnp.result_type(float), jnp.zeros(size, jnp.int32)
+    place = jnp.arange(size)
+    params = jax.tree.map(lambda leaf: jnp.ones(2, leaf.dtype), parts.form[0])
+    several = jax.tree.map(lambda leaf: jnp.sin(1.0 + jnp.arange(2.0 * size)).reshape(size, 2), params)
+
+    def steps(samples: Any, loss: Any, local_steps: Any) -> Any:
+        state, shared, now, found = first_state(server, params, samples), first_shared(client, params), params, []
+        for t in range(3):
+            who = (place + t) % clients
+            columns: Any = dict(mask=none == 0, client=who, multiplicity=none + 1, kind=none, staleness=none + t)
+            columns |= dict(delta=several, base=several, samples=samples[who], local_steps=local_steps[place + t])
+            columns |= dict(loss=loss[place + t], step=jnp.int32(t), time=jnp.ones((), real), key=jax.random.key(t))
+            seen = Arrivals(**columns)
+            outcome = server.update(now, state, seen)
+            now, state = outcome.params, outcome.state
+            if client.correction is not None:
+                seen = seen._replace(delta=shared_of(client, several))
+                shared, _ = client.correction.serve(shared, shared_of(client, now), None, seen, clients)
+            found.append((now, shared))
+        return found
+
+    usual = {"the sample counts": jnp.ones(clients, real), "the losses": jnp.ones(size + 2, real)}
+    usual["the local steps"] = jnp.ones(size + 2, jnp.int32)
+    run = jax.jit(lambda *given: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(steps(*given))]))
+    before, read = run(*usual.values()), []
+    for name, values in usual.items():
+        after = run(*(usual | {name: values + jnp.arange(len(values), dtype=values.dtype)}).values())
+        read += [] if np.array_equal(before, after, equal_nan=True) else [name]
+    known = client.epochs is None and client.patience is None  # local steps are those that were asked for
+    return [name for name in read if not (known and name == "the local steps")]
