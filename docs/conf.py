@@ -39,8 +39,8 @@ nitpicky = True  # for names of the package; names of other projects need invent
 nitpick_ignore = [
     ("py:class", "jaxafl.data.held_out.HeldOut"),
     ("py:class", "jaxafl.clock.privacy.Mechanism"),
-    ("py:class", "jaxafl.clock.tables.Source"),
-    ("py:class", "jaxafl.clock.tables.Untaken"),
+    ("py:class", "jaxafl.clock.schedule.Source"),
+    ("py:class", "jaxafl.clock.schedule.Unused"),
 ]
 nitpick_ignore_regex = [("py:.*", r"(?!jaxafl).*")]
 python_use_unqualified_type_names = True

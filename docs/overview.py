@@ -54,7 +54,7 @@ def keys_of(one: Constructor) -> list[str]:
 def reads(sim: afl.Simulation) -> list[str]:
     """Returns the fields of `Arrivals` on which model, state or replies of the server depend, as symbols."""
     server, _ = sim.server.prepare(sim.clock, sim.client, sim.data.counts, 0)
-    size = sim.clock.capacity(_CLIENTS)
+    size = sim.clock.arrivals(_CLIENTS) or _CLIENTS
     whole, real, rows = jnp.zeros(size, jnp.int32), jnp.zeros(size), {"w": jnp.zeros((size, *_SHAPE))}
     base = rows if server.needs.base or server.needs.client_models else None
     zero, key = jnp.int32(0), jax.random.key(0)

@@ -191,7 +191,7 @@ def _server_steps(sim: afl.Simulation) -> int:
         "ringleader": 3,
         "every_buffer": 10,
     }  # arrivals per tick, round or step
-    arrivals = on_average.get(sim.clock.name, sim.clock.capacity(_CLIENTS))
+    arrivals = on_average.get(sim.clock.name, (sim.clock.arrivals(_CLIENTS) or _CLIENTS))
     return (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals
 
 

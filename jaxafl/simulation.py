@@ -23,19 +23,20 @@ from jaxafl.callbacks.store import interval_of
 from jaxafl.client import Client, turns_of
 from jaxafl.client.attack import Attack
 from jaxafl.clock.contract import Clock
-from jaxafl.clock.schedules import Clockwork
-from jaxafl.clock.tables import Schedule, replaced
+from jaxafl.clock.live import Live
+from jaxafl.clock.schedule import Schedule, replaced
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
 from jaxafl.engine.check import EVAL_EVERY, check_simulation, evaluation_interval, sees_training
+from jaxafl.engine.devices import mesh_of, put_data
+from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.measured import Measured
-from jaxafl.engine.mesh import layout_of, put_data
-from jaxafl.engine.online import online
-from jaxafl.engine.plan import Plan
-from jaxafl.engine.planned import plan_of, planned
-from jaxafl.engine.problem import Hyperparameters, Layout, Observe, Problem, Recording, Speed
+from jaxafl.engine.plan import Origin, Plan
+from jaxafl.engine.planned import Planned, plan_of
+from jaxafl.engine.problem import Hyperparameters, Observe, Problem, Recording, Speed
 from jaxafl.engine.recorded import evaluated
+from jaxafl.engine.replying import Replying
 from jaxafl.engine.stepping import Stepwise
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import all_named, check_whole, did_you_mean, shown
@@ -76,7 +77,7 @@ class Simulation(Stepwise, Measured):
                 f"Simulation(model=...) got {self.model!r}; make a model of a network with jaxafl.models.from_linen, "
                 "from_nnx, from_torch or from_functions"
             )
-        for name, method in (("data", "fetch"), ("client", "local_steps"), ("server", "update"), ("clock", "next")):
+        for name, method in (("data", "fetch"), ("client", "local_steps"), ("server", "update"), ("clock", "steps")):
             value = getattr(self, name)
             if not hasattr(value, method) or isinstance(value, type):
                 known = importlib.import_module(f"jaxafl.{name}").__all__
@@ -123,14 +124,14 @@ class Simulation(Stepwise, Measured):
         steps = Limited.of("schedule", self, server_steps, until, seed).without_training("schedule")
         return replaced(self.compute_schedule(steps, seed), mechanism=self.mechanism)
 
-    def clockwork(self, server_steps: int, seed: int, check: bool = True) -> Clockwork:
-        """Returns the clock of a checked simulation, to run ahead of the training; `check`: it checks its steps."""
+    def live(self, seed: int) -> Live:
+        """Returns the clock of a checked simulation, to run ahead of the training."""
         steps = self.client.local_steps(self.data.counts)
-        return Clockwork(self.clock_of_run(), self.data.num_clients, steps, server_steps, seed, check)
+        return Live(self.clock_of_run(), self.data.num_clients, steps, seed)
 
     def compute_schedule(self, server_steps: int, seed: int) -> Schedule:
         """Computes the schedule of a checked simulation."""
-        return self.clockwork(server_steps, seed).complete(server_steps)
+        return self.live(seed).complete(server_steps)
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """Returns the plan that `run` executes with these options: segments, and slots of versions and updates."""
@@ -260,15 +261,26 @@ class Simulation(Stepwise, Measured):
         speed = Speed(lanes, chunk, deterministic, devices)
         with Interrupts() as interrupts, reporter:
             callback_hook = CallbackHook(callbacks, [self.as_run(seed, server_steps, recording)] if callbacks else [])
-            problem = self.problem(seed, recording, layout_of(self.data, devices, members=False))
-            if self.clock_sees_training:
-                execution = online(problem, every, speed)
-                execution.limit = limited.online_limit(problem)
-            else:
-                execution = planned([problem], self.clockwork(server_steps, seed), every, speed, origin, server_steps)
+            execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
             hooks = ProgressHook(reporter), callback_hook, keeper, interrupts
             (result,) = run_with_hooks(execution, server_steps, every, begun, *hooks, [finish])
         return warned(result, stacklevel=6)
+
+    def execution(
+        self,
+        server_steps: int,
+        every: int,
+        speed: Speed,
+        seed: int,
+        recording: Recording = Recording(),  # noqa: B008 (immutable)
+        origin: Origin | None = None,
+        limited: Limited | None = None,
+    ) -> Execution:
+        """Returns the execution of a run of a checked simulation, before its first server step."""
+        problem = self.problem(seed, recording, mesh_of(speed.devices))
+        if self.clock_sees_training:
+            return Replying([problem], speed, limited.of_steps(problem.clock) if limited else None)
+        return Planned([problem], self.live(seed), server_steps, every, speed, origin)
 
     def result(self, trained: Trained, seed: int) -> xr.Dataset:
         """Returns the result of a finished run."""
@@ -288,12 +300,12 @@ class Simulation(Stepwise, Measured):
         ways = evaluated(self.model.at(self.precision), self.data, recording, self.client.personal is not None)
         return Run(named, options, seed, server_steps, member or {}, self.citation(), metrics=ways)
 
-    def problem(self, seed: int = 0, recording: Recording = Recording(), layout: Layout = Layout()) -> Problem:  # noqa: B008
+    def problem(self, seed: int = 0, recording: Recording = Recording(), mesh: Any = None) -> Problem:  # noqa: B008
         """Returns the problem that the engine runs; the simulation must have been checked."""
         parts = self.summary() | {"clock": self.clock_of_run()}
         parts.pop("attack", None)
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
-        device = put_data(self.data, parts["model"], layout, self.evaluates_own(recording))
-        return Problem(**parts, hyperparameters=numbers, device=device, seed=seed, recording=recording, layout=layout)
+        device = put_data(self.data, parts["model"], mesh, self.evaluates_own(recording))
+        return Problem(**parts, hyperparameters=numbers, device=device, seed=seed, recording=recording, mesh=mesh)

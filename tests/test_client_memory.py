@@ -16,7 +16,6 @@ import jaxafl as afl
 from jaxafl import upload
 from jaxafl.client.upload import Sent
 from jaxafl.clock import Clock, Delivery
-from jaxafl.clock.discarded import untaken
 from jaxafl.engine import windows
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.planned import planned
@@ -45,10 +44,9 @@ def largest(v: np.ndarray) -> np.ndarray:
 
 def expected(sim: afl.Simulation, steps: int = STEPS) -> np.ndarray:
     """What the server receives, [step, arrival, 3], from a loop over the completed runs of each client."""
-    schedule = untaken(sim.schedule(steps, seed=3))
+    schedule = sim.schedule(steps, seed=3)
     columns = [(schedule.client[schedule.mask], schedule.run[schedule.mask])]
-    if schedule.untaken is not None:
-        columns.append((schedule.untaken.client, schedule.untaken.run))
+    columns.append((schedule.unused.completed.client, schedule.unused.completed.run))
     completed = {(int(c), int(r)) for client, run in columns for c, r in zip(client, run, strict=True)}
     delta = computed(1 + max(run for _, run in completed))
     error, sent = np.zeros((6, 3), np.float32), {}
@@ -121,9 +119,8 @@ def test_runs_of_one_client_in_a_buffer_are_trained_in_turn_by_a_clock_inside_th
 @pytest.mark.parametrize("name", CLOCKS)
 def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str) -> None:
     if name in ("lost", "refused", "late", "lost in rounds", "warm up", "warm up to the next"):
-        schedule = untaken(simulation(FEEDBACK, open_still(), CLOCKS[name]()).schedule(STEPS, seed=3))
-        assert schedule.untaken is not None
-        assert (count := len(schedule.untaken.client)) > 3
+        schedule = simulation(FEEDBACK, open_still(), CLOCKS[name]()).schedule(STEPS, seed=3)
+        assert (count := len(schedule.unused.completed.client)) > 3
         found = simulation(FEEDBACK, open_still(), CLOCKS[name]()).run(STEPS, seed=3)
         assert found.attrs["runs_trained_untaken"] == count
     assert max(differences(CLOCKS[name](), LANES).values()) == 0

@@ -12,7 +12,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.device import hardware
-from jaxafl.engine.problem import BufferSizes, Loops
+from jaxafl.engine.problem import Shapes
 from jaxafl.engine.state import initial
 from jaxafl.models.model import Batch, Model, Outputs
 
@@ -80,8 +80,8 @@ def test_sweeps_share_the_base(data: Any) -> None:
 
 def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base(data: Any) -> None:
     problem = afl.Simulation(data, FROZEN, CLIENT, afl.server.ca2fl(), BUFFERED[1]).problem(seed=0)
-    program, sizes = problem.program(Loops()), BufferSizes(lanes=2, ring=7, store=8)
-    build = functools.partial(initial, program, sizes)
+    program = problem.program(Shapes(lanes=2, ring=7, store=8))
+    build = functools.partial(initial, program)
     state = jax.eval_shape(build, problem.hyperparameters, problem.device, problem.key)
     assert not any(leaf.shape[-2:] == BASE.shape for leaf in jax.tree.leaves(state))
     assert problem.device.frozen.shape == BASE.shape

@@ -40,7 +40,7 @@ def simulation(pair: Any = None, model: Any = None, own_test: bool = False, **cl
 def test_a_model_that_replaces_the_global_one_has_the_accuracy_of_the_evaluation(
     model: str, own_test: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jaxafl.engine.mesh.BATCH", 2)  # several pieces for each client
+    monkeypatch.setattr("jaxafl.engine.devices.BATCH", 2)  # several pieces for each client
     sim = simulation(model=MODELS[model](), own_test=own_test)
     result = sim.run(12, eval_every=1, diagnostics=("local_accuracy", "per_client"))
     assert result.local_accuracy.dims == ("step", "arrival")

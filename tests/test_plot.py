@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from jaxafl import clock, plot
-from jaxafl.clock.schedules import schedule as compute_schedule
+from jaxafl.clock import schedule as compute_schedule
 from jaxafl.options import UserError
 
 FIGURES = [plot.accuracy_vs_time, plot.accuracy_vs_steps, plot.comparison, plot.staleness_histogram, plot.timeline]

@@ -1,4 +1,4 @@
-"""`init`, `step` and `evaluate` of a simulation are pure, and what `run` computes."""
+"""`init`, `step`, `evaluate` and `iterate` compute what `run` computes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ STEPS, SEED = 8, 3
 HALF = STEPS // 2
 DELAYS = afl.clock.lognormal(0.0, 1.0)
 FREE = afl.clock.free_running(concurrency=4, buffer=2, durations=DELAYS)
+RULE = afl.server.asyncfeded(base_rate=1.0, eps=1.0, target_staleness=2.0, kappa=1.0)
 CASES = {
     "fedbuff": (afl.server.fedbuff(), FREE, {"steps": 2}),
     "fadas": (afl.server.fadas(), dataclasses.replace(FREE, dispatch="step"), {"steps": 2}),
     "fedavg": (afl.server.fedavg(), afl.clock.synchronous(cohort=3, extra=2, durations=DELAYS), {"steps": 2}),
-    "steps_of_runs": (afl.server.fedbuff(), FREE, {"steps": [[1, 2, 3]] * 3 + [[2, 1, 4]] * 3}),
+    "mifa": (afl.server.mifa(), afl.clock.bernoulli(0.5, 0.5), {"steps": 2}),
+    "asyncfeded": (RULE, afl.clock.free_running(concurrency=4, durations=DELAYS), {"epochs": 1}),
 }
 
 
@@ -34,48 +36,58 @@ def simulation(name: str = "fedbuff") -> afl.Simulation:
     return afl.Simulation(data, afl.models.logistic(num_classes=10), client, server, clock)
 
 
-def assert_close(one: Any, other: Any) -> None:
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other)
+def close(found: Any, expected: Any) -> None:
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*CASES, "attacked"])
+@pytest.mark.parametrize("name", ["fedbuff", "fadas", "fedavg", "mifa"])
 def test_steps_are_those_of_run(name: str) -> None:
-    attack = afl.attack.sign_flip(clients=0.5)
-    sim = dataclasses.replace(simulation("fedavg"), attack=attack) if name == "attacked" else simulation(name)
+    sim = simulation(name)
     trained = sim.train(STEPS, seed=SEED)
-    state, first = sim.step(sim.init(SEED), HALF)
+    state, first = sim.step(sim.init(SEED, STEPS), HALF)
     state, second = sim.step(state, HALF)
-    assert_close(state.params, trained.params)
-    assert int(state.step) == STEPS
-    for column in {*first} & {*trained.dataset}:
-        found = np.concatenate([first[column], second[column]])
+    close(state.params, trained.params)
+    shared = {*first} & {*trained.dataset}
+    assert {"time", "arrived", "client_id", "run_index", "staleness", "delta_norm", "local_loss"} <= shared
+    for column in shared:
         expected = trained.dataset[column].values
+        found = np.concatenate([first[column], second[column]])[tuple(map(slice, expected.shape))]  # may have padding
         found = np.where(expected == expected, found, np.nan)  # without an arrival it is 0, and missing in a result
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6, err_msg=column)
-    assert {"time", "arrived", "client_id", "staleness", "delta_norm", "local_loss"} <= {*first} & {*trained.dataset}
     np.testing.assert_allclose(sim.evaluate(state)["loss"], trained.dataset.final_loss, rtol=1e-5)
+    with pytest.raises(UserError, match="server step 8 is not in the schedule of 8 server steps"):
+        sim.step(state)
 
 
-@pytest.mark.slow
-def test_steps_are_traced_by_jit_and_scan() -> None:
+@pytest.mark.parametrize("name", ["fedbuff", "asyncfeded"])
+def test_iterate_is_run(name: str) -> None:
+    sim = simulation(name)
+    trained = sim.train(STEPS, seed=SEED)
+    versions, records = zip(*sim.iterate(STEPS, every=HALF, seed=SEED), strict=True)
+    assert [version.step for version in versions] == [HALF, STEPS]
+    close(versions[-1].params, trained.params)
+    times = np.concatenate([one["time"] for one in records])
+    np.testing.assert_array_equal(times, trained.dataset.time.values)
+
+
+def test_steps_are_traced_by_jit_scan_and_vmap() -> None:
     sim = simulation()
-    start = sim.init(SEED)
+    seeds = [0, 1, 2]
+    expected = [sim.step(sim.init(seed, STEPS), STEPS)[0].params for seed in seeds]
 
-    @jax.jit
     def scanned(state: Any) -> Any:
-        return jax.lax.scan(lambda state, _: sim.step(state, 2), state, None, length=STEPS // 2)
+        state, records = jax.lax.scan(lambda state, _: sim.step(state, 2), state, None, length=HALF + 1)
+        return state.params, records["arrived"]
 
-    state, records = scanned(start)
-    expected, records_of_loop = sim.step(start, STEPS)
-    assert_close(state.params, expected.params)
-    np.testing.assert_allclose(np.ravel(records["time"]), records_of_loop["time"])
+    params, arrived = jax.jit(jax.vmap(scanned))(sim.init(seeds, STEPS))
+    for place, one in enumerate(expected):
+        close(jax.tree.map(lambda leaf, at=place: leaf[at], params), one)
+    assert arrived[:, :HALF].all() and not arrived[:, HALF:].any()  # past the schedule nothing happens
 
 
-@pytest.mark.slow
 def test_hyperparameters_in_the_state_can_be_batched() -> None:
     sim = simulation("fedavg")
-    state = sim.init(SEED)
+    state = sim.init(SEED, STEPS)
 
     def last(rate: Any) -> Any:
         client = state.hyperparameters.client
@@ -83,19 +95,19 @@ def test_hyperparameters_in_the_state_can_be_batched() -> None:
         changed = dataclasses.replace(state, hyperparameters=state.hyperparameters._replace(client=client))
         return sim.evaluate(sim.step(changed, STEPS)[0])["loss"]
 
-    rates = [0.01, 0.05]
-    for rate, loss in zip(rates, jax.vmap(last)(jnp.asarray(rates, jnp.float32)), strict=True):
+    found = jax.vmap(last)(jnp.asarray([0.01, 0.05], jnp.float32))
+    for rate, loss in zip((0.01, 0.05), found, strict=True):
         client = dataclasses.replace(sim.client, hyperparameters={"learning_rate": rate})
-        alone = dataclasses.replace(sim, client=client).run(STEPS, seed=SEED)
-        np.testing.assert_allclose(loss, alone.final_loss, rtol=1e-5)
+        other = dataclasses.replace(sim, client=client)
+        np.testing.assert_allclose(loss, other.run(STEPS, seed=SEED).final_loss, rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_states_of_other_simulations_are_refused() -> None:
-    sim = simulation("fedavg")
-    with pytest.raises(UserError, match="state"):
-        sim.step(simulation("fedbuff").init())
-    with pytest.raises(TypeError, match="state"):
-        sim.evaluate({})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="n must be"):
-        sim.step(sim.init(), 0)
+def test_what_cannot_be_stepped_is_refused() -> None:
+    with pytest.raises(UserError, match="iterate"):
+        simulation("asyncfeded").init()
+    with pytest.raises(UserError, match="expected Python ints"):
+        jax.vmap(simulation().init)(jnp.arange(3))
+    with pytest.raises(TypeError, match="take the state that init or step returned, got dict"):
+        simulation().evaluate({})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="step: n must be at least 1, got 0"):
+        simulation().step(simulation().init(), 0)

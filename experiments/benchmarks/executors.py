@@ -69,12 +69,12 @@ def runs(seconds: float, pairs: int) -> None:
     def alone(sim: afl.Simulation, steps: int, count: int) -> float:
         result = sim.run(steps, eval_every=steps, devices=count)
         went_on([result.attrs["failed_step"] >= 0])
-        return sim.clock.capacity(100) * steps / result.attrs["run_seconds"]
+        return sim.clock.arrivals(100) * steps / result.attrs["run_seconds"]
 
     def whole(sim: afl.Simulation, steps: int) -> float:
         result = afl.sweep(sim, {"seed": range(devices)}, steps, eval_every=steps, devices=devices)
         went_on(result["failed_step"].values >= 0)
-        return sim.clock.capacity(100) * steps * devices / float(result["run_seconds"].max())
+        return sim.clock.arrivals(100) * steps * devices / float(result["run_seconds"].max())
 
     models = {f"MLP 784-{hidden}-10": afl.models.mlp(10, hidden=(hidden,)) for hidden in (32, 128)}
     models["cnn_defedavg"] = afl.models.cnn_defedavg(10)
@@ -86,7 +86,7 @@ def runs(seconds: float, pairs: int) -> None:
     for (name, model), (method, (server, clock)) in itertools.product(models.items(), methods.items()):
         sim = dataclasses.replace(simulation(128), model=model, server=server, clock=clock)
         alone(sim, 20, 1)
-        steps = max(20, int(seconds * alone(sim, 20, 1) / clock.capacity(100)))
+        steps = max(20, int(seconds * alone(sim, 20, 1) / clock.arrivals(100)))
         found: dict[str, list[float]] = {"one device": [], "one run, all devices": [], "whole runs, one on each": []}
         for number in range(pairs + 1):
             each = alone(sim, steps, 1), alone(sim, steps, devices), whole(sim, steps)

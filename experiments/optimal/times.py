@@ -132,7 +132,7 @@ def cell(method: str, column: str, scale: str) -> Cell | None:
     """As many server steps as the method's theorem needs; `None` if they have too many places for arrivals."""
     times = times_of(column)
     one = METHODS[method](times)
-    if one.server_steps * one.clock.capacity(len(times)) > MOST_PLACES[scale]:
+    if one.server_steps * (one.clock.arrivals(len(times)) or len(times)) > MOST_PLACES[scale]:
         return None
     steps = min(one.server_steps, 20) if scale == "smoke" else one.server_steps
     known = {"predicted": one.predicted, "bound": optimal_times.homogeneous(times, CONSTANTS).seconds}

@@ -140,7 +140,7 @@ def data(scale: str, held_out: bool) -> afl.data.FederatedData:
 def server_steps(method: str, count: int, rho: float | None) -> int:
     """As many as so many arrivals allow with each of three seeds."""
     clock = METHODS[method].clock(senders(count=count, rho=rho))
-    if clock.capacity(CLIENTS) == 1:
+    if clock.arrivals(CLIENTS) == 1:
         return count
     found = []
     for seed in range(3):

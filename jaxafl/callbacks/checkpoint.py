@@ -19,9 +19,10 @@ from jaxafl.callbacks.store import check_folder, flattened, interval_of, log_inf
 from jaxafl.device import on_host
 from jaxafl.device.content import content
 from jaxafl.engine.execution import Execution
+from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.loop import Progress, over
 from jaxafl.engine.plan import ORIGIN, Origin
-from jaxafl.engine.planned import make_room
+from jaxafl.engine.planned import Planned
 from jaxafl.engine.state import State
 from jaxafl.options import UserError, check_whole
 from jaxafl.references import version
@@ -29,7 +30,7 @@ from jaxafl.references import version
 # Without a budget, saving a large state at short intervals takes more time than training.
 _BLOCKING_SHARE = 0.02  # largest fraction of a time interval that a save may block the run
 _WRITING_SHARE = 0.2  # largest fraction of a time interval that the thread may write
-_PLANNED = ("ring", "store", "lanes", "online")  # parts of a state that depend on the plan
+_PLANNED = ("ring", "store", "lanes")  # parts of a state that depend on the plan
 
 
 class Checkpoint(Hook):
@@ -140,13 +141,12 @@ class Checkpoint(Hook):
                 f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
                 "end it with that version, or name another folder"
             )
-        if not longer:
-            make_room(execution, unflattened(execution.state, "state", arrays, about["arrays"], check=False))
+        if not longer and isinstance(execution, Planned):
+            execution.make_room(unflattened(execution.state, "state", arrays, about["arrays"], check=False))
         state = execution.state
         found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
-        with execution.context():
-            restored = self._extended(state, found, about) if longer else found
-            execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), restored, state)
+        restored = self._extended(state, found, about) if longer else found
+        execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), restored, state)
         forms = {"records": (piece := execution.empty_piece())._replace(taken=None), "pieces": piece}
         progress.row = about["place"]
         progress.eval_step = list(about["eval_step"])
@@ -159,7 +159,7 @@ class Checkpoint(Hook):
             [unflattened(form, name, arrays, about["arrays"], check=False)] if name in about["parts"] else []
             for name, form in forms.items()
         )
-        every = execution.program.loops.steps_per_call
+        every = execution.shapes.steps_per_call
         shorter = progress.eval_step[-1] % every and progress.eval_step[-1] < self.server_steps
         if shorter and not over(execution, progress):  # the shorter run's last evaluation is none of this run's
             progress.eval_step.pop()
@@ -216,8 +216,8 @@ class Checkpoint(Hook):
             parts["records"] = execution.joined(progress.records)
         if progress.pieces:
             parts["pieces"] = execution.joined(progress.pieces)
-        kept = execution.plan.kept if execution.plan is not None else None
-        origin = execution.plan.origin if execution.plan is not None else ORIGIN
+        kept = execution.window.plan.kept if isinstance(execution, Planned) else None
+        origin = execution.window.plan.origin if isinstance(execution, Planned) else ORIGIN
         about = {
             "place": progress.row,
             "made": execution.step_of(progress.row),
@@ -233,7 +233,7 @@ class Checkpoint(Hook):
             "changed": self.changed,
             "over": over(execution, progress),
             "lanes": execution.lanes,
-            "chunk": execution.program.loops.lanes_per_vmap,
+            "chunk": execution.shapes.chunk,
         }
         self.last = time.monotonic(), progress.row
         self.writing = self.writer.submit(self._write, parts, about)
@@ -295,6 +295,6 @@ class Checkpoint(Hook):
 
 def _plan_digest(execution: Execution) -> Any:
     """Returns a digest of the plan; `None` if the plan is computed during the run."""
-    if execution.plan is not None:
-        return execution.plan.digest
-    return content(jax.tree.leaves(on_host(execution.constant[2:]))) if execution.schedules is not None else None
+    if isinstance(execution, Planned):
+        return execution.window.plan.digest
+    return content(jax.tree.leaves(on_host(execution.tables))) if isinstance(execution, Lockstep) else None

@@ -7,19 +7,18 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.stopping import StopAfter, Targets
 from jaxafl.client import Traffic
+from jaxafl.clock.fleet import ServerStep
+from jaxafl.clock.live import Live
 from jaxafl.clock.privacy import Mechanism, largest_epsilon
-from jaxafl.clock.schedules import UNBOUNDED, Clockwork, raise_fault
-from jaxafl.clock.tables import Schedule, joined
+from jaxafl.clock.schedule import Schedule, joined
 from jaxafl.engine.check import check_schedules
 from jaxafl.engine.loop import Trained
-from jaxafl.engine.problem import Problem
-from jaxafl.engine.state import Records
+from jaxafl.engine.planned import UNBOUNDED
 from jaxafl.options import UserError, check_number, check_whole, shown
 
 _PRIVATE = ("epsilon", "delta")
@@ -98,11 +97,11 @@ class Limits:
         epsilon = largest_epsilon(joined(parts).takings, mechanism, self.exact["delta"])
         return int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
 
-    def ahead(self, clock: Clockwork, size: Traffic, most: int, mechanism: Mechanism | None = None) -> tuple[int, str]:
+    def ahead(self, clock: Live, size: Traffic, most: int, mechanism: Mechanism | None = None) -> tuple[int, str]:
         """Advances a clock until a limit is reached, and returns `reached` for it.
 
         Args:
-            clock: the clock; it does not check its steps.
+            clock: the clock.
             size: bytes of an update and of a model.
             most: the largest number of server steps.
             mechanism: noise of the simulation, if ε is limited.
@@ -113,8 +112,8 @@ class Limits:
         done, before, count = 0, (0, 0), _FIRST
         parts: list[Schedule] = []
         while done < most:
-            part = clock.advance(min(count, most - done))
-            taken = part.mask.sum(axis=1)
+            part = clock.advance(min(count, most - done), early=True)
+            taken = part.taken
             unused = part.runs_refused + part.runs_lost
             within, why = self.reached(part.time, taken, unused, part.runs_begun, size, before)
             parts = [*parts, part] if mechanism else []
@@ -131,7 +130,6 @@ class Limits:
                         f"{done + within}"
                     )
                 return done + within, why
-            raise_fault(clock.fault)
             done += len(taken)
             before = (before[0] + int(taken.sum()), part.runs_started)
             count = min(8 * count, _LARGEST)
@@ -175,7 +173,7 @@ class Limited:
             raise UserError(f"{owner}: until epsilon: {mechanism.refused}")
         steps, why = most, ""
         if limits.exact and not simulation.clock_sees_training:
-            steps, why = limits.ahead(simulation.clockwork(UNBOUNDED, seed, check=False), size, most, mechanism)
+            steps, why = limits.ahead(simulation.live(seed), size, most, mechanism)
         if steps != UNBOUNDED:
             check_schedules(simulation.server, steps)
         return cls(steps, limits, size, why)
@@ -217,17 +215,19 @@ class Limited:
             ended["until_time"] = float(self.limits.exact["time"])
         return trained._replace(notes=ended)
 
-    def online_limit(self, problem: Problem) -> Callable[[Records], tuple[int, str]] | None:
-        """Returns records -> `Limits.reached` for `Execution.limit` of an online run; `None` without exact limits."""
+    def of_steps(self, clock: Any) -> Callable[[ServerStep, int], tuple[int, str]] | None:
+        """Returns (server step, arrivals before it) -> `Limits.reached`, for a clock that is advanced step by step.
+
+        It is `None` without exact limits.
+        """
         if not self.limits.exact:
             return None
-        pause, limits, size = problem.clock.pause, self.limits, self.size
 
-        def within(records: Records) -> tuple[int, str]:
-            _, _, event, counts = jax.tree.map(lambda values: values[0], records)
-            time = event.time + pause * (1 + np.arange(len(event.time)))
-            unused = counts.refused + counts.lost
-            return limits.reached(time, event.mask.sum(axis=1), unused, counts.started, size)
+        def within(step: ServerStep, before: int) -> tuple[int, str]:
+            started, refused, _, lost, _ = step.totals
+            time, taken = np.array([step.time + clock.pause * (step.version + 1)]), np.array([len(step.runs)])
+            unused, downloads = np.array([refused + lost]), np.array([started])
+            return self.limits.reached(time, taken, unused, downloads, self.size, (before, 0))
 
         return within
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -37,9 +36,7 @@ class Timing(NamedTuple):
 class Moment(NamedTuple):
     """Moment of a local step, the argument of `Client(rate_schedule=...)`; all fields are traced scalars.
 
-    A clock that is advanced during training (a server that replies, `charge="executed"`, `Simulation.step`) does not
-    know `staleness`, `duration`, `server_step` and, with a pause or `charge="executed"`, `started` in time. A schedule
-    that reads them is refused there.
+    With `charge="executed"`, `duration` and `started` are those of the planned local steps.
     """
 
     step: Array  # int32, local step in the run, from 0
@@ -165,25 +162,6 @@ class Client(Optimised, init=False):
         """True if each client keeps a row from run to run."""
         kept = self.personal is not None or self.correction is not None
         return kept or (self.upload is not None and self.upload.remembers)
-
-    def moments_ahead(self, pause: float) -> list[str]:
-        """Returns the fields of `Moment` that `rate_schedule` reads and a clock advanced during training lacks.
-
-        Args:
-            pause: `Clock.pause`, which is added to times after training.
-        """
-        ahead = ["staleness", "duration", "server_step"]
-        ahead += ["started"] if pause or self.charge == "executed" else []
-        read: set[str] = set()
-
-        class Watched:
-            def __getattr__(self, name: str) -> Any:
-                read.add(name)
-                return jnp.float32(0)
-
-        with contextlib.suppress(Exception):  # a local step that is traced raises it
-            jax.eval_shape(lambda: self.rate_schedule(Watched()))  # type: ignore[misc, arg-type]
-        return [name for name in ahead if name in read]
 
     @property
     def width(self) -> int:

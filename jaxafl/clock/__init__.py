@@ -1,8 +1,6 @@
 """Clocks, which schedule training and arrivals; see `contract`, and `durations.duration` for durations."""
 
-from jaxafl.clock.bernoulli import bernoulli
-from jaxafl.clock.compass import compass
-from jaxafl.clock.contract import Clock, Delivery, Runs, ServerStep, Starts, Workload
+from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.durations.device_trace import device_trace
 from jaxafl.clock.durations.distributions import exponential, half_normal, lognormal, uniform
 from jaxafl.clock.durations.duration import Distribution, Duration, constant
@@ -11,44 +9,66 @@ from jaxafl.clock.durations.link import link
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.durations.sessions import sessions
-from jaxafl.clock.event_loop import Event, Verdict
-from jaxafl.clock.events import Events
-from jaxafl.clock.every_buffer import every_buffer
-from jaxafl.clock.free_running import free_running
-from jaxafl.clock.harmonic import harmonic
-from jaxafl.clock.interrupting import interrupting
-from jaxafl.clock.ringleader import ringleader
-from jaxafl.clock.rounds import stale_rounds, synchronous
-from jaxafl.clock.rounds_until_all import rounds_until_all
-from jaxafl.clock.routed import routed
-from jaxafl.clock.sampled import sampled
-from jaxafl.clock.schedules import schedule
-from jaxafl.clock.semi_async import semi_async
-from jaxafl.clock.starts import no_starts
-from jaxafl.clock.tables import Schedule
-from jaxafl.clock.trace import recorded, trace
-from jaxafl.clock.warm_up import warm_up
+from jaxafl.clock.fleet import Fleet, LocalRun, ServerStep
+from jaxafl.clock.free_running import (
+    Begins,
+    Bound,
+    Closes,
+    Selects,
+    after,
+    at_arrival,
+    at_rate,
+    at_step,
+    before_step,
+    by_samples,
+    by_weight,
+    every,
+    free_running,
+    refuse,
+    stop,
+    uniformly,
+    wait,
+    within,
+)
+from jaxafl.clock.live import Live, schedule
+from jaxafl.clock.protocols.compass import compass
+from jaxafl.clock.protocols.contacts import bernoulli, interrupting
+from jaxafl.clock.protocols.events import every_buffer, harmonic, ringleader, rounds_until_all, routed
+from jaxafl.clock.protocols.rounds import sampled, semi_async, stale_rounds
+from jaxafl.clock.protocols.trace import recorded, trace
+from jaxafl.clock.protocols.warm_up import warm_up
+from jaxafl.clock.schedule import Schedule
+from jaxafl.clock.synchronous import synchronous
 
 __all__ = [
+    "Begins",
+    "Bound",
     "Clock",
+    "Closes",
     "Delivery",
     "Distribution",
     "Draw",
     "Duration",
-    "Event",
-    "Events",
+    "Fleet",
+    "Live",
+    "LocalRun",
     "Run",
-    "Runs",
     "Schedule",
+    "Selects",
     "ServerStep",
-    "Starts",
-    "Verdict",
-    "Workload",
+    "after",
+    "at_arrival",
+    "at_rate",
+    "at_step",
     "available",
+    "before_step",
     "bernoulli",
+    "by_samples",
+    "by_weight",
     "compass",
     "constant",
     "device_trace",
+    "every",
     "every_buffer",
     "exponential",
     "free_running",
@@ -58,8 +78,8 @@ __all__ = [
     "link",
     "lognormal",
     "mac_network",
-    "no_starts",
     "recorded",
+    "refuse",
     "ringleader",
     "rounds_until_all",
     "routed",
@@ -68,6 +88,7 @@ __all__ = [
     "semi_async",
     "sessions",
     "stale_rounds",
+    "stop",
     "stragglers",
     "suspension",
     "synchronous",
@@ -75,6 +96,9 @@ __all__ = [
     "trace",
     "transmission",
     "uniform",
+    "uniformly",
+    "wait",
     "warm_up",
+    "within",
     "worked",
 ]

@@ -1,234 +1,422 @@
-"""Invariants that every schedule must satisfy. The engine relies on them and does not check them again."""
+"""Rules of which `free_running` is composed.
+
+They say when the server steps (`Closes`), how stale an update may be (`Bound`), when clients start (`Begins`), and
+which of them (`Selects`). A custom rule inherits from one of these.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from jaxafl.clock import draws
+from jaxafl.clock.contract import ByOptions, Delivery
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
+from jaxafl.clock.idle import Awake, Weights, idle_of
+from jaxafl.device.keys import Purpose
+from jaxafl.options import Number, Part, UserError, number, static
 
-from jaxafl.clock.contract import Clock, Delivery, ServerStep
-from jaxafl.clock.ragged import PER_STEP, columns_of, per_step
-from jaxafl.device.user_code import like_given
-from jaxafl.options import UserError
-
-Rule: TypeAlias = tuple[np.ndarray, str, str]  # violations, bool [n]; names of the values to show; text of the rule
-_NAMES = ("client", "run", "run_id")
-_TYPES = {"time": "float64", "started": "float64", "arrived": "float64", "mask": "bool", "advances": "bool"}
+Interval: TypeAlias = Literal["constant", "poisson"]
+_STARTS = Delivery.STALE | Delivery.CONTINUOUS
 
 
-@dataclasses.dataclass
-class Earlier:
-    """Checked server steps, against which later ones are checked.
+# ---- when the server steps
+
+
+class Closes(Part):
+    """Base of rules for the time of server steps.
 
     Attributes:
-        steps: `time` and `runs_begun` of the server steps, [t].
-        arrivals: `t`, `client`, `run` and `run_id` of the arrivals, [n].
+        delivers: further properties of the arrivals.
     """
 
-    steps: dict[str, np.ndarray] = dataclasses.field(default_factory=lambda: _none("time", "runs_begun"))
-    arrivals: dict[str, np.ndarray] = dataclasses.field(default_factory=lambda: _none("t", *_NAMES))
+    delivers: ClassVar[Delivery] = Delivery.NONE
 
-    def end(self, start: int) -> None:
-        """Removes the server steps from `start` on, before they are computed again."""
-        before = self.arrivals["t"] < start
-        self.steps = {name: values[:start] for name, values in self.steps.items()}
-        self.arrivals = {name: values[before] for name, values in self.arrivals.items()}
+    def arrivals(self, num_clients: int) -> int | None:
+        """Returns the number of arrivals of every server step, or `None` if it may vary."""
+        return None
 
-    def last(self, name: str) -> Any:
-        """Returns `time` or `runs_begun` of the last server step; 0 if there is none."""
-        return self.steps[name][-1] if len(self.steps[name]) else 0
+    def begin(self, fleet: Fleet) -> Any:
+        """Returns the rule of one schedule: an object with `full`, `alarm` and `rings`."""
+        return self
 
-    def of(self, arrivals: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Returns the earlier arrivals that share a run or a `run_id` with `arrivals`."""
-        base = 1 + max(values["run"].max(initial=0) for values in (self.arrivals, arrivals))
-        of_run = np.isin(_runs(self.arrivals, base), _runs(arrivals, base))
-        alike = np.isin(self.arrivals["run_id"], arrivals["run_id"]) | of_run
-        return {name: self.arrivals[name][alike] for name in _NAMES}
+    def full(self, taken: Sequence[LocalRun]) -> bool:
+        """Returns True if the server steps with these arrivals, at the last of them."""
+        return False
 
-    def add(self, steps: dict[str, np.ndarray], arrivals: dict[str, np.ndarray]) -> None:
-        """Appends server steps and their arrivals."""
-        for known, new in ((self.steps, steps), (self.arrivals, arrivals)):
-            known |= {name: np.concatenate([values, new[name]]) for name, values in known.items()}
+    def alarm(self) -> float:
+        """Returns the next time at which the server steps whatever has arrived, in simulated seconds."""
+        return NEVER
+
+    def rings(self) -> None:
+        """Moves the alarm on to the time after this one."""
 
 
-def check_next(clock: Clock, num_clients: int, before: Any, result: Any) -> None:
-    """Raises `UserError` unless `next` returned a state with `starts` and a server step of its capacity; traced.
+class after(Closes):
+    """A server step after every M arrivals; `after(5) | every(60.0)`, or after a period, whichever comes first.
 
     Args:
-        clock: the clock.
-        num_clients: N.
-        before: state that `next` was given.
-        result: result of `next`.
+        buffer: M, at least 1.
     """
-    about = f"the clock {clock.name}: next(state, workload) must return"
-    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], ServerStep)):
-        returned = ", ".join(type(one).__name__ for one in result) if type(result) is tuple else type(result).__name__
-        raise UserError(f"{about} (state, ServerStep), it returned ({returned})")
-    state, step = result
-    if not hasattr(state, "starts"):
-        raise UserError(f"{about} a state with a field `starts` (jaxafl.clock.Starts), {type(state).__name__} has none")
-    like_given(f"the clock {clock.name}", "next", state, before, types=True)
-    size = clock.capacity(num_clients)
-    if step.advances is not None and jnp.ndim(step.mask) == 1:  # the steps of one version share its entries
-        size = min(size, len(step.mask))
-    complete = step.complete()
-    for name, value in {**columns_of(complete), **per_step(complete)}.items():
-        if value is None:  # `advances`
-            continue
-        word = _TYPES.get(name, "integer")
-        shape = () if name in PER_STEP else (size,)
-        found = jnp.shape(value)
-        dtype = jnp.result_type(value)
-        fits = dtype == word if word == "float64" else dtype.kind in {"bool": "b", "integer": "iu"}[word]
-        if found != shape or not fits:
-            raise UserError(
-                f"{about} `{name}` as {word} of shape {shape} (capacity {size}), it is {dtype} of shape {found}"
-            )
+
+    buffer: int = static(default=1)
+
+    def arrivals(self, num_clients: int) -> int | None:
+        return self.buffer
+
+    def full(self, taken: Sequence[LocalRun]) -> bool:
+        return len(taken) >= self.buffer
+
+    def __or__(self, other: every) -> every:
+        return dataclasses.replace(other, buffer=self.buffer)
 
 
-def held_by(clock: Clock, state: Any) -> list[jax.Array]:
-    """Returns the versions that a clock holds; raises `UserError` unless `held` returns a list of integer arrays."""
-    held = clock.held(state)
-    if not isinstance(held, list | tuple) or any(jnp.result_type(one).kind not in "iu" for one in held):
-        raise UserError(f"the clock {clock.name}: held(state) must return a list of arrays of integers, got {held!r}")
-    return [jnp.asarray(one) for one in held]
-
-
-def check_steps(
-    clock: Clock,
-    num_clients: int,
-    steps: ServerStep,
-    runs_begun: np.ndarray,
-    start: int = 0,
-    earlier: Earlier | None = None,
-) -> None:
-    """Raises `UserError` for the first server step that violates a rule.
+class every(Closes):
+    """A server step at P, 2P, ... seconds, or at random times, with all that has arrived since the last one.
 
     Args:
-        clock: clock of the schedule.
-        num_clients: N.
-        steps: complete server steps [T, ...] (`ServerStep.complete`), on the host.
-        runs_begun: int32 [T], runs started up to each server step.
-        start: index of the first server step.
-        earlier: earlier server steps; the checked ones are added to it.
+        period: P in simulated seconds, above 0.
+        windows: seconds between these steps. `"constant"`: P. `"poisson"`: exponential, with mean P.
+        buffer: arrivals M at which the server also steps; `None` for steps by time only.
     """
-    earlier = Earlier() if earlier is None else earlier
-    earlier.end(start)
-    mask = np.asarray(steps.mask)
-    place, entry = np.nonzero(mask)
-    of_steps = {"time": np.asarray(steps.time), "runs_begun": np.asarray(runs_begun), "arrivals": mask.sum(axis=1)}
-    if steps.advances is not None:
-        of_steps["advances"] = np.asarray(steps.advances)
-    of_arrivals = {name: np.asarray(value)[mask] for name, value in columns_of(steps).items()}
-    of_arrivals |= {name: of_steps[name][place] for name in ("time", "runs_begun")}
-    of_steps["t"] = start + np.arange(len(steps.time))
-    of_arrivals |= {"t": start + place, "entry": entry}
-    for values, rules in (
-        (of_steps, _of_steps(clock, of_steps, earlier)),
-        (of_arrivals, _of_arrivals(clock, num_clients, of_arrivals, earlier)),
-    ):
-        for broken, names, rule in rules:
-            if broken.any():
-                first = int(broken.argmax())
-                where = f"server step {values['t'][first]}" + (
-                    f", entry {entry[first]}" if values is of_arrivals else ""
-                )
-                given = ", ".join(f"{name}={values[name][first]}" for name in names.split())
-                raise UserError(f"the clock {clock.name} makes no schedule: {where} has {given}; {rule}")
-    earlier.add(of_steps, of_arrivals)
+
+    period: Number = number(above=0)
+    windows: Interval = static(default="constant")
+    buffer: int | None = static(default=None)
+
+    delivers: ClassVar[Delivery] = Delivery.EMPTY
+
+    def begin(self, fleet: Fleet) -> Any:
+        return _Windows(self, draws.stream(fleet.seed, Purpose.WINDOW))
 
 
-def check_ends(clock: Clock, steps: ServerStep, number: np.ndarray) -> None:
-    """Raises `UserError` for a server step that waits for runs that never arrive.
+class _Windows:
+    """The windows of `every` in one schedule."""
+
+    def __init__(self, rule: every, key: draws.Words) -> None:
+        self.most = math.inf if rule.buffer is None else rule.buffer
+        self.times = Times(rule.windows, key, period=float(rule.period))
+
+    def full(self, taken: Sequence[LocalRun]) -> bool:
+        return len(taken) >= self.most
+
+    def alarm(self) -> float:
+        return self.times.time
+
+    def rings(self) -> None:
+        self.times.advance()
+
+
+class Times:
+    """Times at a rate or one period apart, the first of them after one interval."""
+
+    def __init__(
+        self, interval: Interval, key: draws.Words, *, rate: float | None = None, period: float | None = None
+    ) -> None:
+        self.time, self.index, self.constant = 0.0, 0, interval == "constant"
+        self.gaps = draws.Shares(key, draws.exponential)
+        self.rate, self.period = rate, period
+        self.advance()
+
+    def advance(self) -> None:
+        """Moves on to the next time."""
+        many = self.index + 1 if self.constant else self.gaps[self.index]  # a sum of intervals would collect rounding
+        seconds = many * self.period if self.period is not None else many / self.rate  # type: ignore[operator]
+        self.time = seconds if self.constant else self.time + seconds
+        self.index += 1
+
+
+# ---- how stale an update may be
+
+
+class Bound(Part):
+    """Base of bounds of staleness; this one has none.
+
+    Attributes:
+        takes_all: True if every update that arrives is taken.
+        stops: True if runs may be stopped.
+        waits: True if server steps may wait for runs.
+    """
+
+    takes_all: ClassVar[bool] = True
+    stops: ClassVar[bool] = False
+    waits: ClassVar[bool] = False
+
+    def refuses(self, fleet: Fleet, run: LocalRun) -> bool:
+        """Returns True if the server discards the update of an arriving run."""
+        return False
+
+    def must_wait(self, fleet: Fleet, coming: Sequence[LocalRun]) -> bool:
+        """Returns True if the server must not step yet; `coming`: runs of this instant that come after this one."""
+        return False
+
+    def settles(self, fleet: Fleet) -> None:
+        """May stop runs, after all arrivals of an instant."""
+
+
+class refuse(Bound):
+    """Updates with a staleness τ >= R are discarded; their clients restart as after any arrival.
 
     Args:
-        clock: clock of the schedule.
-        steps: complete server steps [T, ...] (`ServerStep.complete`), on the host.
-        number: int [T], index of each server step.
+        staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at the delivery to version t.
     """
-    never = np.isinf(steps.time)
-    if never.any():
-        t = int(never.argmax())
-        runs = steps.runs
-        late = np.flatnonzero(np.asarray(steps.mask)[t] & np.isinf(np.asarray(runs.arrived)[t]))
-        names = [f"run {runs.run[t][one]} of client {runs.client[t][one]}" for one in late[:1]]
-        who = (*names, "runs")[0]
+
+    staleness: int | Literal["sqrt"] = static()
+
+    takes_all: ClassVar[bool] = False
+
+    def at(self, version: int) -> int:
+        """Returns R at a version."""
+        return math.isqrt(version + 1) if self.staleness == "sqrt" else int(self.staleness)
+
+    def refuses(self, fleet: Fleet, run: LocalRun) -> bool:
+        return fleet.version - run.reference >= self.at(fleet.version)
+
+
+class stop(refuse):
+    """In addition a run is stopped as soon as t - s >= R, and its client restarts from x_t.
+
+    Args:
+        staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at version t.
+    """
+
+    stops: ClassVar[bool] = True
+
+    def settles(self, fleet: Fleet) -> None:
+        fleet.stop_up_to(fleet.version - self.at(fleet.version))
+
+
+class wait(refuse):
+    """A server step that would leave a run in flight with t - s > R waits for it.
+
+    Args:
+        staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at the version t that the step makes.
+    """
+
+    takes_all: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+
+    def refuses(self, fleet: Fleet, run: LocalRun) -> bool:
+        return False
+
+    def must_wait(self, fleet: Fleet, coming: Sequence[LocalRun]) -> bool:
+        first = fleet.oldest()
+        versions = [run.version for run in (*coming, *([first] if first else []))]
+        return fleet.version + 1 - min(versions, default=fleet.version) > self.at(fleet.version + 1)
+
+
+# ---- when clients start
+
+
+class Begins(Part):
+    """Base of rules for the starts of clients; with this one each arrival starts a client, from the newest version.
+
+    Attributes:
+        newest: True if every run starts from the newest version.
+        by_arrival: False if starts do not depend on arrivals.
+    """
+
+    newest: ClassVar[bool] = True
+    by_arrival: ClassVar[bool] = True
+
+    def begin(self, fleet: Fleet, clock: Any) -> Any:
+        """Returns the rule of one schedule: an object with the methods below; `fleet.due` has the first starts."""
+        return self
+
+    def arrives(self, fleet: Fleet, run: LocalRun) -> None:
+        """Is called for an arriving run before the server decides on its update."""
+
+    def takes(self, fleet: Fleet, run: LocalRun) -> None:
+        """Is called once the server has taken an update."""
+
+    def drops(self, fleet: Fleet, run: LocalRun) -> None:
+        """Is called once the server has discarded an update, or its upload has failed."""
+
+    def steps(self, fleet: Fleet) -> None:
+        """Is called after a server step."""
+
+
+class at_arrival(Begins):
+    """Each arrival starts a client, from the newest version."""
+
+
+class before_step(Begins):
+    """Each arrival starts a client, from the version just before the arrival, as FADAS's Algorithm 1 literally says."""
+
+    newest: ClassVar[bool] = False
+
+    def arrives(self, fleet: Fleet, run: LocalRun) -> None:
+        fleet.versions[run.run_id] = fleet.version
+
+
+class at_step(Begins):
+    """The clients of a server step's arrivals are replaced together at the step.
+
+    Args:
+        skew: imitate FADAS's released code. The first M - 1 of M new runs train from x_{t-1}, but are stamped t, and
+            their updates are relative to x_t.
+    """
+
+    skew: bool = static(default=False)
+
+    newest = ByOptions(True, lambda rule: not rule.skew)
+
+    def begin(self, fleet: Fleet, clock: Any) -> Any:
+        fleet.refills = False
+        if self.skew:
+            size, fleet.keeps = clock.composed.closes.arrivals(fleet.num_clients) or 1, 1
+            fleet.origin = lambda left: (max(fleet.version - (left % size > 0), 0), fleet.version)
+        return _Held()
+
+
+class _Held(at_arrival):
+    """The ended runs of one schedule whose places wait for the server step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "held", [])
+
+    held: ClassVar[list[LocalRun]]
+
+    def takes(self, fleet: Fleet, run: LocalRun) -> None:
+        self.held.append(run)
+
+    def drops(self, fleet: Fleet, run: LocalRun) -> None:
+        fleet.due.append(run)
+
+    def steps(self, fleet: Fleet) -> None:
+        fleet.due += self.held
+        self.held.clear()
+
+
+class at_rate(Begins):
+    """Clients start at a rate, independently of arrivals, unless `concurrency` runs are in flight.
+
+    Args:
+        rate: starts per simulated second r, above 0.
+        interval: seconds between starts. `"poisson"`: exponential, with mean 1/r. `"constant"`: 1/r. The first start is
+            after one interval.
+    """
+
+    rate: Number = number(above=0)
+    interval: Interval = static(default="poisson")
+
+    by_arrival: ClassVar[bool] = False
+
+    def begin(self, fleet: Fleet, clock: Any) -> Any:
+        fleet.refills = False
+        fleet.due.clear()
+        fleet.opening = _Openings(fleet, self, clock.in_flight(fleet.num_clients))
+        return self
+
+
+class _Openings(Times):
+    """The starts of `at_rate` in one schedule."""
+
+    def __init__(self, fleet: Fleet, rule: at_rate, most: int) -> None:
+        self.fleet, self.most = fleet, most
+        super().__init__(rule.interval, draws.stream(fleet.seed, Purpose.OPENING), rate=float(rule.rate))
+
+    def begin(self, first: float) -> None:
+        """Starts a client, or skips the start; `first`: time of the next arrival or alarm."""
+        fleet = self.fleet
+        fleet.now = self.time
+        if fleet.in_flight() >= self.most and first == NEVER:
+            fleet.gone()
+        self.advance()
+        if fleet.in_flight() >= self.most:
+            fleet.skipped += 1
+        else:
+            fleet.due.append(None)
+            fleet.start_due()
+
+
+# ---- who starts
+
+
+class Selects(Part):
+    """Base of rules for the choice of an idle client; this one draws it uniformly.
+
+    Attributes:
+        always: True if the rule has an effect even if all clients can be in flight.
+    """
+
+    always: ClassVar[bool] = False
+
+    def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
+        """Returns the function (ended run) -> client to start, or `None` if nobody can, of one schedule.
+
+        It sets `fleet.idle`, which is told who is idle again.
+        """
+        idle = fleet.idle = idle_of(fleet.num_clients, most_busy)
+        shares, everyone, take = fleet.shares, fleet.num_clients, idle.take
+        return lambda ended: take(int(shares[fleet.started] * (everyone - fleet.started + fleet.ended)))
+
+
+class uniformly(Selects):
+    """Draws an idle client uniformly."""
+
+
+class by_weight(Selects):
+    """Draws an idle client with a probability proportional to its weight.
+
+    Args:
+        weights: w_i >= 0, one per client.
+    """
+
+    weights: Number = number(least=0, per_client=True)
+
+    def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
+        idle = fleet.idle = Weights(self.weights, fleet.num_clients)
+        return lambda ended: idle.take(fleet.shares[fleet.started])
+
+
+class by_samples(Selects):
+    """Draws an idle client with a probability proportional to its number of samples n_i."""
+
+    def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
         raise UserError(
-            f"the clock {clock.name} waits for {who} for ever at server step {number[t]}: its duration is "
-            f"infinite. Clocks that go on with the other clients are free_running, interrupting, semi_async and "
-            "synchronous(deadline=...)"
+            f"{fleet.clock.name}: select='samples' needs the sample counts of the data; run the clock in a Simulation, "
+            "or give weights=counts"
         )
 
 
-def _of_steps(clock: Clock, of: dict[str, np.ndarray], earlier: Earlier) -> Iterator[Rule]:
-    backwards = np.diff(of["time"], prepend=earlier.last("time")) < 0
-    yield ~np.isfinite(of["time"]) | backwards, "time", "times are finite, none is before that of the step before or 0"
-    yield np.diff(of["runs_begun"], prepend=earlier.last("runs_begun")) < 0, "runs_begun", "`starts.count` never falls"
-    if "advances" in of:
-        yield ~of["advances"], "arrivals", "more arrive before it makes a version; give the clock a larger capacity"
-    if Delivery.EMPTY not in clock.delivers:
-        yield of["arrivals"] == 0, "arrivals", "steps without any need Delivery.EMPTY in `delivers`"
+class within(Selects):
+    """Draws an idle client within its hours; a start that is due waits until there is one.
+
+    Args:
+        hours: the hours, e.g. `available(22, 6, zones=4)`.
+    """
+
+    hours: Duration = dataclasses.field()
+
+    always: ClassVar[bool] = True
+
+    def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
+        idle = fleet.idle = Awake(self.hours, fleet.num_clients, fleet.seed)
+        wakes = fleet.opening = _Wakes(fleet)
+
+        def choose(ended: LocalRun | None) -> int | None:
+            found, time = idle.awake(fleet.now)
+            wakes.time = NEVER if len(found) else time
+            if not len(found):
+                return None
+            client = int(found[int(fleet.shares[fleet.started] * len(found))])
+            idle.remove(client)
+            return client
+
+        return choose
 
 
-def _of_arrivals(clock: Clock, num_clients: int, of: dict[str, np.ndarray], earlier: Earlier) -> Iterator[Rule]:
-    has = clock.delivers.__contains__
-    yield _outside(of["client"], num_clients), "client", f"clients are 0..{num_clients - 1}"
-    for name in ("version", "reference"):
-        yield _outside(of[name], of["t"] + 1), name, "a version is 0..t: x_t is the newest that server step t can take"
-    if not has(Delivery.STALE):
-        yield of["version"] < of["t"], "version", "versions before x_t need Delivery.STALE in `delivers`"
-    yield of["local_steps"] < 0, "local_steps", "they are counted from 0"
-    if not has(Delivery.PARTIAL):
-        yield of["local_steps"] < 1, "local_steps", "runs without any need Delivery.PARTIAL in `delivers`"
-    ordered = (of["started"] >= 0) & (of["started"] <= of["arrived"]) & (of["arrived"] <= of["time"])
-    yield ~ordered, "started arrived time", "0 <= started <= arrived <= time of the server step"
-    yield _outside(of["run"], np.inf), "run", "a client's runs are numbered from 0"
-    numbered = "runs are numbered from 0 as they start, and `starts.count` counts them"
-    yield _outside(of["run_id"], of["runs_begun"]), "run_id runs_begun", numbered
-    known = earlier.of(of)
-    before = len(known["run"])
-    joined = {name: np.concatenate([known[name], of[name]]) for name in _NAMES}
-    run_id = joined["run_id"]
-    run = _runs(joined, 1 + joined["run"].max(initial=0))
-    if not has(Delivery.REPEATED):
-        yield _later(run_id)[before:], "run_id", "to take a run again needs Delivery.REPEATED in `delivers`"
-    for one, other in ((run_id, run), (run, run_id)):
-        alike = (_later(one) & ~_later(one, other))[before:]
-        yield (
-            alike,
-            "run_id client run",
-            "two arrivals of one run_id are one client's same run, and the other way round",
-        )
-    yield of["multiplicity"] < 1, "multiplicity", "an update that arrives counts at least once"
-    if not has(Delivery.MULTIPLE):
-        yield of["multiplicity"] > 1, "multiplicity", "more than once needs Delivery.MULTIPLE in `delivers`"
-    kinds = max(1, len(clock.kinds))
-    yield _outside(of["kind"], kinds), "kind", f"it is an index into the clock's `kinds`, 0..{kinds - 1}"
-    if has(Delivery.BY_CLIENT):
-        yield of["client"] != of["entry"], "client entry", "by Delivery.BY_CLIENT entry i is client i"
+class _Wakes:
+    """The time at which the hours of a client begin, if a start is due and waits for them."""
 
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.time = fleet, NEVER
 
-def _none(*names: str) -> dict[str, np.ndarray]:
-    return {name: np.zeros(0, float if name == "time" else np.int32) for name in names}
-
-
-def _runs(arrivals: dict[str, np.ndarray], base: int) -> np.ndarray:
-    """Encodes client and run < base as one number, int64 [n]; small ones, which `numpy.isin` looks up in a table."""
-    return arrivals["client"].astype(np.int64) * base + arrivals["run"]
-
-
-def _outside(values: np.ndarray, end: Any) -> np.ndarray:
-    return (values < 0) | (values >= end)
-
-
-def _later(*keys: np.ndarray) -> np.ndarray:
-    """Marks the arrivals whose keys occur in an earlier arrival, bool [n]."""
-    order = np.lexsort(keys)  # stable
-    same = np.logical_and.reduce([key[order][1:] == key[order][:-1] for key in keys])
-    later = np.zeros(len(order), bool)
-    later[order[1:]] = same
-    return later
+    def begin(self, first: float) -> None:
+        self.fleet.now, self.time = self.time, NEVER
+        self.fleet.start_due()

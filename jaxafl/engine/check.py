@@ -29,18 +29,18 @@ from jaxafl.client.attack import Attack
 from jaxafl.client.correction import Correction
 from jaxafl.client.sending import traffic_of_correction
 from jaxafl.client.upload import received_size
-from jaxafl.clock.checks import check_clock
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.clock.discarded import lists_untaken
-from jaxafl.clock.order import steps_change_order, steps_change_times
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.runs import reads
+from jaxafl.clock.live import check_clock
 from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample
 from jaxafl.data.stored import stored_targets
-from jaxafl.device import Rows, as_arrays, check_memory, shapes_of
+from jaxafl.device import as_arrays, check_memory, shapes_of
 from jaxafl.device.keys import seed_key, unpack
 from jaxafl.device.user_code import like_given, traced_method
-from jaxafl.engine.problem import BufferSizes, Problem, Program
+from jaxafl.engine.problem import Problem, Program, Shapes
 from jaxafl.engine.recorded import check_observed, remember_metrics
 from jaxafl.engine.state import example_batch, first_state, initial
 from jaxafl.models.model import Batch, Model, recorded_classes
@@ -73,7 +73,7 @@ class Parts:
     @property
     def arrivals(self) -> int:
         """Largest number of arrivals of a server step."""
-        return self.clock.capacity(self.clients)
+        return self.clock.arrivals(self.clients) or self.clients
 
     @property
     def aggregate(self) -> Any:
@@ -174,17 +174,6 @@ _FIT: tuple[Rule, ...] = (
         "Client: personal parameters do not fit {server.name}, which keeps a model of every client",
     ),
     (
-        lambda p: p.client.remembers and p.client.charge == "executed" and not p.clock.order_free,
-        "Client: clients keep something from run to run, such as errors or control variates, and charge='executed' on "
-        "{clock.name} trains runs twice; leave one out",
-    ),
-    (
-        lambda p: p.client.remembers and not (p.clock.takes_all or (lists_untaken(p.clock) and not p.online)),
-        "Client: clients keep something from run to run, such as errors or control variates, also in completed runs "
-        "that no server step takes, and {clock.name} does not list those; expected a clock that takes all runs, such "
-        "as free_running. A clock that does says takes_all = True",
-    ),
-    (
         lambda p: p.server.needs.replies and max(np.ndim(p.client.steps or 0), np.ndim(p.client.epochs or 0)) > 1,
         "{server.name} adapts the number of local steps that a client begins with: give Client(steps=K) or "
         "Client(epochs=K) one number, or one per client",
@@ -194,21 +183,14 @@ _FIT: tuple[Rule, ...] = (
         "Client: patience does not work with {server.name}, which adapts local steps. Leave one out",
     ),
     (
-        lambda p: p.online and Delivery.REPLIES not in p.clock.delivers,
-        "the clock {clock.name} cannot be advanced during training, as {server.name} with "
-        "Client(charge={client.charge!r}) needs; expected a clock with Delivery.REPLIES, such as free_running. "
-        "charge='executed' also works on clocks whose durations do not change who arrives: synchronous, stale_rounds, "
-        "and user-defined clocks with `order_free = True` in the class that defines `next`",
+        lambda p: p.server.needs.replies and Delivery.REPLIES not in p.clock.delivers,
+        "the server {server.name} replies with local steps, and the clock {clock.name} does not hear replies; expected "
+        "one with Delivery.REPLIES, such as free_running",
     ),
     (
-        lambda p: p.online and ", ".join(p.client.moments_ahead(p.clock.pause)),
-        "Client: rate_schedule needs the {found} of a run when it is trained, which is not known if the clock is "
-        "advanced during training ({server.name}, charge={client.charge!r})",
-    ),
-    (
-        lambda p: not p.online and p.client.charge == "executed" and steps_change_order(p.clock, p.clients),
-        "the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives depends "
-        "on the local steps that runs make: say order_free = False in its class",
+        lambda p: p.client.charge == "executed" and not p.clock.order_free,
+        "Client: charge='executed' on {clock.name}, where durations change who arrives; expected a clock that is "
+        "`order_free`, such as synchronous or stale_rounds. Leave charge out",
     ),
     (
         lambda p: int(p.data.description.get("vocabulary") or 0) > p.model.description.get("vocab_size", np.inf),
@@ -450,12 +432,8 @@ def check_schedules(server: Server, server_steps: int) -> None:
 
 
 def sees_training(server: Server, clock: Clock, client: Client) -> str:
-    """Returns the reason why the clock must run online, as its schedule depends on training; empty if it need not."""
-    if server.needs.replies:
-        return "the server replies with the number of local steps"
-    if client.charge == "executed" and not clock.order_free:
-        return "Client(charge='executed') charges the time of the local steps that a run made"
-    return ""
+    """Returns the reason why the schedule depends on the training; empty if it does not."""
+    return "the server replies with the number of local steps" if server.needs.replies else ""
 
 
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
@@ -464,10 +442,10 @@ def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
     return min(every, check_whole("run", "server_steps", server_steps))
 
 
-def check_lanes(lanes: Any, shares: int) -> int:
+def check_lanes(lanes: Any, devices: int) -> int:
     """Returns the checked number of lanes, a multiple of the devices that share them."""
-    if check_whole("run", "lanes", lanes) % shares:
-        raise UserError(f"run: lanes={lanes} cannot be shared by {shares} devices; give a multiple of {shares}")
+    if check_whole("run", "lanes", lanes) % devices:
+        raise UserError(f"run: lanes={lanes} cannot be shared by {devices} devices; give a multiple of {devices}")
     return int(lanes)
 
 
@@ -491,28 +469,15 @@ def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int], why: str = 
     return int(chunk)
 
 
-def check_fit(problem: Problem, program: Program, sizes: BufferSizes, members: int) -> None:
+def check_fit(problem: Problem, program: Program, members: int) -> None:
     """Raises `MemoryError` if `members` runs of a program do not fit on each device."""
-    layout = program.layout
-    static = (program.unsharded.without_loops, sizes)
-    state = shapes_of(initial, static, (problem.hyperparameters, problem.device, problem.key))
-    state = jax.tree.map(lambda part: _of_one(part, layout.shares), state, is_leaf=lambda part: isinstance(part, Rows))
-    arrays = problem.device.arrays
-    if layout.divided:
-        arrays = jax.eval_shape(lambda tree: jax.tree.map(lambda leaf: leaf[0], tree), arrays)
-    names = {"ring": f"ring of {sizes.ring} versions", "store": f"store of {sizes.store} updates"}
-    names |= {"lanes": f"{sizes.lanes} lanes", "server": "server state (with its rows per client)"}
+    shapes, mesh = cast(Shapes, program.shapes), program.mesh
+    state = shapes_of(initial, (program,), (problem.hyperparameters, problem.device, problem.key))
+    names = {"ring": f"ring of {shapes.ring} versions", "store": f"store of {shapes.store} updates"}
+    names |= {"lanes": f"{shapes.lanes} lanes", "server": "server state (with its rows per client)"}
     parts = {names.get(field, field): [part] * members for field, part in state._asdict().items()}
-    parts |= {"training data": arrays, "the model's frozen arrays": problem.device.frozen}
-    check_memory(parts, devices=1 if layout.mesh is None else layout.mesh.size)
-
-
-def _of_one(part: Any, shares: int) -> Any:
-    """Returns the shapes of one device's shard of a per-client table."""
-    if not isinstance(part, Rows):
-        return part
-    size = -(-part.count // shares)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), part.tree)
+    parts |= {"training data": problem.device.arrays, "the model's frozen arrays": problem.device.frozen}
+    check_memory(parts, devices=1 if mesh is None else mesh.size)
 
 
 def noise_of(client: Client, server: Server) -> tuple[Any, str]:
@@ -542,6 +507,13 @@ def mechanism_of(
     noise, at = parts.noise
     kept = server.needs.client_rows > 0
     return Mechanism(noise, at, kept, Delivery.CONTINUOUS not in parts.clock.delivers, broken(_NOT_PRIVATE, parts))
+
+
+def steps_change_times(clock: Clock, num_clients: int) -> bool:
+    """Returns True if the times of server steps may depend on the local steps of runs."""
+    protocol = getattr(clock, "clock", clock)  # of `warm_up`
+    durations = [value for value in vars(protocol).values() if isinstance(value, Duration)]
+    return clock.chooses_steps or any("local_steps" in reads(one, num_clients) for one in durations)
 
 
 def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:

@@ -97,22 +97,18 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
     return record
 
 
-def full_gradient(
-    program: Program, device: DeviceData, counts: Array, begins: Array | int, params: Tree, model_state: Tree
-) -> Tree:
-    """Computes Σ_i n_i ∇f_i(x) over training samples of clients, without augmentation or dropout.
+def full_gradient(program: Program, device: DeviceData, params: Tree, model_state: Tree) -> Tree:
+    """Computes Σ_i n_i ∇f_i(x) over the training samples of all clients, without augmentation or dropout.
 
     Args:
-        program, device: of the run, with the training samples of clients from `begins` on.
-        counts: int32 [N], samples of each client; 0 for clients to leave out.
-        begins: the first client whose samples are on this device.
+        program, device: of the run.
         params, model_state: x.
     """
 
     def add(client: Array, total: Tree) -> Tree:
         def fetch(places: Array) -> Any:
-            return program.data.gather(device.arrays, client - begins, places)
+            return program.data.gather(device.arrays, client, places)
 
-        return gradient_sum(program, device.frozen, (params, model_state), fetch, counts[client], total)
+        return gradient_sum(program, device.frozen, (params, model_state), fetch, device.counts[client], total)
 
-    return jax.lax.fori_loop(0, counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))
+    return jax.lax.fori_loop(0, device.counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))

@@ -2,118 +2,122 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.clock.schedules import recharged, schedule_of
-from jaxafl.clock.tables import first_steps
+from jaxafl.clock.live import schedule as schedule_of
+from jaxafl.clock.schedule import cut, first_steps
 from jaxafl.device import compiled, on_device, on_exhaustion, on_host
 from jaxafl.device.buffers import expand
-from jaxafl.engine.mesh import compiled_over, shard
-from jaxafl.engine.plan import Plan
-from jaxafl.engine.problem import MemberHyperparameters, Problem, Program
+from jaxafl.engine.check import check_fit
+from jaxafl.engine.devices import on_first_device, placed
+from jaxafl.engine.evaluator import Evaluator
+from jaxafl.engine.members import initial_members, observe_members
+from jaxafl.engine.problem import MemberHyperparameters, Problem, Shapes
+from jaxafl.engine.program import advance
 from jaxafl.engine.state import Records, State
-from jaxafl.engine.windows import Window, Windows
+from jaxafl.options import UserError
 
 Failed = tuple[int, int]  # server step, client
 
 
-@dataclasses.dataclass
 class Execution:
     """P runs as one compiled program.
+
+    Subclasses know the tables that the program reads: `Planned` for runs that share a plan, `Lockstep` for runs with
+    plans of their own, `Replying` for servers whose replies decide what happens next.
 
     Attributes:
         problems: one per run.
         program: static arguments of the compiled program.
-        hyperparameters: of all runs.
+        members: hyperparameters of all runs.
         state: of the runs, with a leading member axis.
-        deterministic: see `Speed`.
-        evaluate_model: model -> metrics, each [P].
+        evaluator: of their models.
         first: results of `observe` for x_0, each [P, ...].
         compile_seconds: seconds of compilation.
-        schedules: one per run; `None` if they depend on the training.
-        compiled: the compiled program; `constant`: its arguments before the state; `function`: see `compile`.
-        context: context manager entered around every call of the compiled program (for example `jax.enable_x64`).
-        wait: (call, state, server steps) -> result of the call, which it may interrupt.
-        check: (state, records on the host, first server step) raises if something went wrong.
-        windows: of the plan, if the runs share one; `window`: the current one; `form`: the columns that the program
-            reads of it; `enter`: continues with another one.
-        rows_before: rows before each chunk of server steps, and all, if members have plans of their own; `None`: row t
-            is server step t.
-        taken: client updates consumed so far, if the schedule depends on the training.
-        evaluate_personal: state -> metrics of the clients' models, each [P] or [P, C], if parameters are personal.
-        limit: (records) -> server steps within the limits, and the limit that is reached.
+        deterministic: see `Speed`.
+        ended: server steps up to a limit that is reached, and the limit; `None` before.
     """
 
-    problems: Sequence[Problem]
-    program: Program
-    hyperparameters: MemberHyperparameters
-    state: State
-    deterministic: bool
-    evaluate_model: Callable[[Any], dict[str, Any]]
-    compile_seconds: float
-    first: dict[str, np.ndarray]
-    schedules: Sequence[Schedule] | None = None
-    compiled: Any = None
-    constant: tuple[Any, ...] = ()
-    function: Any = None
-    context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-    wait: Callable[[Callable[[], Any], State, range], Any] | None = None
-    check: Callable[[State, Records, int], Any] = lambda state, records, start: None
-    windows: Windows | None = None
-    window: Window | None = None
-    form: Any = None
-    enter: Callable[[Execution, Window], None] | None = None
-    rows_before: np.ndarray | None = None
-    taken: int = 0
-    limit: Callable[[Records], tuple[int, str]] | None = None
-    evaluate_personal: Callable[[State], dict[str, Any]] | None = None
+    tables: Any
+    ended: tuple[int, str] | None = None
 
-    @property
-    def plan(self) -> Plan | None:
-        """The current plan, if the runs share one."""
-        return self.window.plan if self.window is not None else None
+    def __init__(self, problems: Sequence[Problem], shapes: Shapes, deterministic: bool, *, shared: bool) -> None:
+        """Initialises the runs and compiles their evaluation.
 
-    @property
-    def lanes(self) -> int:
-        """Number of lanes of a run, over all devices."""
-        return int(self.state.lanes.step.shape[-1])
+        Args:
+            problems: one per run.
+            shapes: of the program.
+            deterministic: see `Speed`.
+            shared: True if the runs share a plan, and with it a seed.
+        """
+        first = problems[0]
+        self.problems, self.program, self.deterministic = problems, first.program(shapes), deterministic
+        check_fit(first, self.program, len(problems))
+        self.members = placed(first.mesh, MemberHyperparameters.stacked([one.hyperparameters for one in problems]))
+        keys = on_device(tuple(np.stack([np.asarray(one.key[word]) for one in problems]) for word in (0, 1)))
+        arguments = self.members, first.device, placed(first.mesh, keys)
+        static = self.program.of(_buffers_only(shapes)), shared
+        initialise, _ = compiled(initial_members, static, arguments, once=True)
+        self.state: State = placed(first.mesh, initialise(*arguments))
+        self.evaluator = Evaluator(first, len(problems), first.device, self.state.model)
+        self.compile_seconds = self.evaluator.seconds
+        params = on_first_device(first.mesh, self.state.model.params)
+        observe, _ = compiled(observe_members, (first.program(),), (params,), once=True)
+        self.first: dict[str, np.ndarray] = on_host(observe(params))
+
+    # ---- what subclasses know
 
     def row_of(self, step: int) -> int:
         """Returns the rows before a server step; in lockstep before the end of its chunk."""
-        if self.rows_before is None:
-            return step
-        return int(self.rows_before[min(-(-step // self.program.loops.steps_per_call), len(self.rows_before) - 1)])
+        return step
 
     def step_of(self, row: int) -> int:
         """Returns the server steps that all runs have taken before a row; in lockstep those of whole chunks."""
-        if self.rows_before is None:
-            return row
-        chunk = int(np.searchsorted(self.rows_before, row, side="right")) - 1
-        return min(chunk * self.program.loops.steps_per_call, self.schedules[0].server_steps)  # type: ignore[index]
+        return row
 
-    def compile(self, function: Callable[..., tuple[State, Records]], constant: tuple[Any, ...]) -> Execution:
-        """Adds the program `function(program, *constant, state, start, stop, first_step)`.
+    def reach(self, start: int, stop: int) -> int:
+        """Makes the tables of row `start` available. Returns the last of start + 1 .. stop that they cover."""
+        return stop
 
-        Args:
-            function: of module level.
-            constant: its arguments before the state.
-        """
-        # Attributes: a closure would be a reference cycle and keep the ring until the next garbage collection.
-        self.function, self.constant = function, shard(self.program.layout, constant)
-        arguments = (*self.constant, self.state, *[on_device(np.int32(0))] * 3)
-        how: dict[str, Any] = dict(donate=(len(constant),), deterministic=self.deterministic)
-        self.compiled, seconds = compiled_over(function, (self.program,), arguments, state=True, records=True, **how)
+    def resume(self, row: int, records: Sequence[Records]) -> None:
+        """Continues after `row` rows, of which the state has been restored, and whose records are known."""
+
+    def make_room(self, saved: State) -> None:
+        """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""
+
+    def schedule(self, index: int) -> Schedule:
+        """Returns the schedule of a run as far as it is known."""
+        raise NotImplementedError
+
+    # ---- execution
+
+    @property
+    def shapes(self) -> Shapes:
+        """The static shapes of the program."""
+        return cast(Shapes, self.program.shapes)
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes of a run."""
+        return self.shapes.lanes
+
+    def compile(self, tables: Any, shapes: Shapes) -> None:
+        """Compiles the program for tables on the device."""
+        self.tables, self.program = placed(self.program.mesh, tables), self.program.of(shapes)
+        arguments = (*self._constant, self.state, *[on_device(np.int32(0))] * 3)
+        how: dict[str, Any] = dict(donate=(3,), deterministic=self.deterministic)
+        self.compiled, seconds = compiled(advance, (self.program,), arguments, **how)
         self.compile_seconds += seconds
-        return self
+
+    @property
+    def _constant(self) -> tuple[Any, ...]:
+        return self.members, self.problems[0].device, self.tables
 
     def advance(self, start: int, stop: int) -> Records:
         """Executes rows start .. stop - 1, of one chunk of server steps.
@@ -124,45 +128,35 @@ class Execution:
         """
         if (end := self.reach(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
-        loops = self.program.loops
-        if (stop - start) % loops.rows_per_check:  # this call ends within a block
-            self.program = self.program.looping(rows_per_check=1)
-            self.compile(self.function, self.constant)
-        micro_batch = self.hyperparameters.values.client.micro_batch
-        sizes: dict[str, Any] = dict(lanes=self.lanes, chunk=loops.lanes_per_vmap, micro_batch=micro_batch)
-        with on_exhaustion(**sizes), self.context():
-            call = functools.partial(self._called, start, stop)
-            self.state, records = self.wait(call, self.state, range(start, stop)) if self.wait else call()
-            made = stop - start if self.rows_before is None else None
-            records = jax.tree.map(lambda leaf: leaf[:, :made], on_host(records))
-            self.check(self.state, records, start)
-        if records.event is not None:
-            self.taken += int(records.event.mask.sum())
-        return records
+        if (stop - start) % self.shapes.rows_per_check:  # this call ends within a block
+            self.compile(self.tables, self.shapes._replace(rows_per_check=1))
+        with self.exhaustion():
+            numbers = map(np.int32, (start, stop, self.step_of(start)))
+            self.state, records = self.compiled(*self._constant, self.state, *numbers)
+            records = on_host(records)
+        made = stop - start if records.taken is None else None
+        return jax.tree.map(lambda leaf: leaf[:, :made], records)
 
-    def _called(self, start: int, stop: int) -> tuple[State, Records]:
-        with self.context():
-            return self.compiled(*self.constant, self.state, *map(np.int32, (start, stop, self.step_of(start))))
+    def enlarge(self, shapes: Shapes) -> None:
+        """Gives ring and store the sizes of these shapes, with zeros in new rows."""
+        parts = {}
+        for name in ("ring", "store"):
+            tree = getattr(self.state, name)
+            if (more := getattr(shapes, name) - jax.tree.leaves(tree)[0].shape[1]) > 0:
+                parts[name] = placed(self.program.mesh, on_device(_longer(on_host(tree), more)))
+        self.state = self.state._replace(**parts)
 
-    def reach(self, start: int, stop: int) -> int:
-        """Enters the window of row `start`. Returns the last of start + 1 .. stop that lies within the window."""
-        if self.windows is None or self.window is None or self.enter is None or start >= stop:
-            return stop
-        if start >= self.window.stop:
-            self.enter(self, self.windows.after(self.window))
-        return min(stop, self.window.stop)
-
-    def copy(self) -> State:
-        """Returns a copy of the state, which later steps do not donate."""
-        with self.context():
-            return compiled(_copied, (), (self.state,), once=True)[0](self.state)
+    def exhaustion(self) -> Any:
+        """Names the sizes to lower if the device runs out of memory."""
+        micro_batch = self.members.values.client.micro_batch
+        return on_exhaustion(lanes=self.lanes, chunk=self.shapes.chunk, micro_batch=micro_batch)
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """Returns the records of several calls of `advance`, or of none, as one."""
         if not pieces:  # a call that takes no step has records of this form
             return self.empty_piece()._replace(taken=None)
         if pieces[0].taken is None:
-            return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *pieces)
+            return jax.tree.map(_concatenated, *pieces)
         return functools.reduce(_overlaid, pieces)
 
     def empty_piece(self) -> Records:
@@ -173,15 +167,11 @@ class Execution:
         """Returns the records of a whole chunk of so many server steps."""
         return jax.tree.map(lambda leaf: leaf[:, :steps], self.joined(pieces)._replace(taken=None))
 
+    # ---- results
+
     def evaluate(self) -> dict[str, np.ndarray]:
-        """Returns metrics of the models, each [P]; with `average_...` of the mean of all versions, if it is kept."""
-        found = dict(on_host(self.evaluate_model(self.state.model)))
-        if self.evaluate_personal is not None:
-            found |= on_host(self.evaluate_personal(self.state))
-        if self.state.average is not None:
-            average = on_host(self.evaluate_model(self.state.model._replace(params=self.state.average)))
-            found |= {f"average_{name}": values for name, values in average.items()}
-        return found
+        """Returns metrics of the models, each [P]."""
+        return self.evaluator.of_state(self.state)
 
     def model(self, index: int) -> tuple[Any, Any]:
         """Returns parameters and non-trainable state of a run, on the host."""
@@ -197,27 +187,19 @@ class Execution:
         """
         if not stop:
             return {}
-        info, _, event, _ = jax.tree.map(lambda values: values[index], records[-1])
-        steps = np.arange(start, start + len(info["delta_norm"]))
-        if self.schedules is not None:
-            made = self._charged(index, [jax.tree.map(lambda values: values[index], part.info) for part in records])
-            found = {"time": made.time[steps], "client_id": np.where(made.mask, made.client, -1)[steps]}
-            return found | {"staleness": made.staleness[steps], **info}
-        pause = self.problems[index].clock.pause
-        staleness = np.where(event.mask, steps[:, None] - event.runs.reference, -1)
-        client = np.where(event.mask, event.runs.client, -1)
-        return {"time": event.time + pause * (steps + 1), "client_id": client, "staleness": staleness, **info}
+        infos = [jax.tree.map(lambda values: values[index], part.info) for part in records]
+        made = cut(self._charged(index, infos), start, start + len(infos[-1]["delta_norm"]))
+        found = {"time": made.time, "client_id": np.where(made.mask, made.client, -1), "staleness": made.staleness}
+        return found | _narrow(infos[-1], made)
 
     def failures(self) -> list[Failed | None]:
         """Returns the server step and the client of each run's failure."""
-        pairs = np.stack(on_host(self.state.failure), axis=1)[: len(self.problems)].tolist()
+        pairs = np.stack(on_host(self.state.failure), axis=1).tolist()
         return [(step, client) if step >= 0 else None for step, client in pairs]
 
     def updates(self, done: int) -> int:
         """Returns the client updates that the first server steps have consumed."""
-        if self.schedules is None:
-            return self.taken  # by this process
-        return sum(int(schedule.mask[:done].sum()) for schedule in self.schedules)
+        return sum(int(self.schedule(index).taken[:done].sum()) for index in range(len(self.problems)))
 
     def finish(self, records: Records, lengths: Sequence[int]) -> list[tuple[Schedule, dict[str, np.ndarray]]]:
         """Returns the schedules and the diagnostics of the first server steps of the runs.
@@ -227,38 +209,65 @@ class Execution:
             lengths: number of them for each run.
         """
         ended = []
-        for index, (problem, length) in enumerate(zip(self.problems, lengths, strict=True)):
-            info, _, event, counts = jax.tree.map(lambda values, index=index: values[index], records)
-            info = {name: values[:length] for name, values in info.items()}
-            if self.schedules is not None:
-                made = self._charged(index, [info])
-            else:
-                made = schedule_of(problem.clock, problem.data.num_clients, event, counts)
+        for index, length in enumerate(lengths):
+            info: Any = {name: values[index, :length] for name, values in records.info.items()}
+            made = first_steps(self._charged(index, [info]), length)
+            info = _narrow(info, made)
             for name, values in self.first.items():
                 info[name] = np.concatenate([values[index][None], info[name]])
-            ended.append((first_steps(made, length), info))
+            ended.append((made, info))
         return ended
 
     def _charged(self, index: int, infos: Sequence[dict[str, np.ndarray]]) -> Schedule:
-        """Returns the complete schedule of a run, charged for executed local steps if the client is.
+        """Returns the schedule of a run, charged for executed local steps if the client is.
 
         Args:
             index: of the run.
             infos: diagnostics of its server steps so far, each [t, ...].
         """
-        problem, made = self.problems[index], cast("Sequence[Schedule]", self.schedules)[index]
+        problem, made = self.problems[index], self.schedule(index)
         if problem.client.charge != "executed":
             return made
-        known = np.concatenate([info["executed_local_steps"] for info in infos])
-        executed = np.concatenate([known, made.local_steps[len(known) :]])
-        steps = problem.client.local_steps(problem.data.counts)
-        return recharged(made, problem.clock, steps, executed, problem.seed)
+        known = np.concatenate([info["executed_local_steps"] for info in infos])[:, : made.mask.shape[1]]
+        executed = np.concatenate([known, made.local_steps[len(known) :]])[made.mask]
+        client, run = made.of_arrivals("client"), made.of_arrivals("run")
+        planned = np.reshape(problem.client.local_steps(problem.data.counts), (-1, 1))
+        steps = np.array(np.broadcast_to(planned, (made.num_clients, int(run.max(initial=0)) + 1)))
+        steps[client, run] = executed  # durations change the times of an `order_free` clock, and not its arrivals
+        found = schedule_of(problem.clock, made.num_clients, steps, made.server_steps, problem.seed)
+        if not np.array_equal(found.of_arrivals("client"), client):
+            raise UserError(
+                f"the clock {problem.clock.name} says that durations do not change who arrives (`order_free`), but "
+                "other clients arrive after fewer local steps; expected order_free = False in its class"
+            )
+        return found
+
+
+def _buffers_only(shapes: Shapes) -> Shapes:
+    """Returns the shapes on which an initial state depends."""
+    return Shapes(shapes.lanes, shapes.ring, shapes.store)
+
+
+def _longer(tree: Any, more: int) -> Any:
+    """Returns buffers [P, n, ...] with more rows of zeros."""
+    return jax.tree.map(lambda leaf: np.pad(leaf, [(0, 0), (0, more)] + [(0, 0)] * (leaf.ndim - 2)), tree)
+
+
+def _narrow(info: dict[str, np.ndarray], schedule: Schedule) -> dict[str, np.ndarray]:
+    """Returns diagnostics without places that no server step of a schedule fills."""
+    width = schedule.mask.shape[1]
+    arrivals = {name for name, values in info.items() if values.ndim == 2 and not name.startswith("observe_")}
+    return {name: values[:, :width] if name in arrivals else values for name, values in info.items()}
+
+
+def _concatenated(*parts: np.ndarray) -> np.ndarray:
+    """Joins records [P, steps, ...]; those of a later piece may have more places for arrivals."""
+    if parts[0].ndim > 2 and len({part.shape[2] for part in parts}) > 1:
+        most = max(part.shape[2] for part in parts)
+        parts = tuple(np.pad(part, [(0, 0), (0, 0), (0, most - part.shape[2])]) for part in parts)
+    return np.concatenate(parts, axis=1)
 
 
 def _overlaid(before: Records, after: Records) -> Records:
     """Returns the records of one chunk in lockstep after two calls."""
     return jax.tree.map(lambda old, new: np.where(expand(after.taken, new), new, old), before, after)
-
-
-def _copied(state: State) -> State:
-    return jax.tree.map(jnp.copy, state)

@@ -16,57 +16,57 @@ import numpy as np
 
 from jaxafl.client import turns_of
 from jaxafl.clock import Schedule
-from jaxafl.clock.discarded import untaken
 from jaxafl.device import on_device
-from jaxafl.engine.execute import advance
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.plan import LoopRows, Plan
-from jaxafl.engine.planned import Form, block_of, form_of, known_lengths, plan_of, tables_of
-from jaxafl.engine.prepare import prepared
-from jaxafl.engine.problem import BufferSizes, Loops, Problem, Speed
+from jaxafl.engine.plan import LoopRows, Plan, Tables
+from jaxafl.engine.planned import block_of, known_lengths, plan_of, reads_base, shapes_of_plan, tables_of
+from jaxafl.engine.problem import Problem, Shapes, Speed
 from jaxafl.engine.width import lanes_in_memory
 
 
-def lockstep(problems: Sequence[Problem], schedules: Sequence[Schedule], every: int, speed: Speed) -> Execution:
-    """Prepares problems that differ in client, server and clock options, and in seeds, only.
+class Lockstep(Execution):
+    """Runs that differ in client, server and clock options, and in seeds, only, with a schedule and a plan each."""
 
-    Args:
-        problems: one per member.
-        schedules: one per member.
-        every: server steps between evaluations.
-        speed: execution options.
-    """
-    first = problems[0]
-    keep_base = first.server.needs.base or first.recording.needs_base
-    in_turn = turns_of(first.client)
-    if in_turn:
-        schedules = [untaken(schedule) for schedule in schedules]
-    lanes = speed.lanes or min(
-        lanes_in_memory(first, len(problems)),
-        *(plan_of(schedule, first.server, None, in_turn=in_turn).lanes for schedule in schedules),
-    )
-    plans = [plan_of(schedule, first.server, lanes, keep_base, in_turn=in_turn) for schedule in schedules]
-    rows, chunk_start = rows_of(plans, every)
-    timing = first.client.rate_schedule is not None
-    form = functools.reduce(Form.joined, (form_of(plan, 1, lanes, False, keep_base, timing) for plan in plans))
-    form = form._replace(per_lane=True)  # members with fewer local steps than others are masked
-    steps = known_lengths(steps=rows.most_steps.tolist())["steps"]
-    execution = prepared(
-        problems,
-        schedules,
-        first.program(Loops(every, block_of(*chunk_start.tolist()), lanes, form.local_steps, steps=steps)),
-        BufferSizes(lanes, max(plan.slots for plan in plans) + 1, max(plan.rows for plan in plans)),
-        speed.deterministic,
-        shared=False,
-    )
-    more = len(execution.state.failure.step) - len(plans)  # repeated members fill the devices up
-    own = {name: np.pad(getattr(rows, name), ((0, more), (0, 0)), "edge") for name in ("segment", "step", "steps")}
-    longest = max(len(plan.segments.active) for plan in plans) + 1  # padding: a segment without work
-    each = [tables_of(plan, form, len(plan.steps.time), longest) for plan in plans]
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *each, *each[-1:] * more)
-    tables = on_device(stacked._replace(rows=rows._replace(**own), origin=np.int32(0)))
-    execution.rows_before = chunk_start
-    return execution.compile(advance, (execution.hyperparameters, first.device, tables))
+    def __init__(self, problems: Sequence[Problem], schedules: Sequence[Schedule], every: int, speed: Speed) -> None:
+        """
+        Args:
+            problems: one per run.
+            schedules: one per run.
+            every: server steps between evaluations.
+            speed: execution options.
+        """
+        first, self.schedules = problems[0], schedules
+        in_turn, base = turns_of(first.client), reads_base(first)
+        lanes = speed.lanes or min(
+            lanes_in_memory(first, len(problems)),
+            *(plan_of(schedule, first.server, None, in_turn=in_turn).lanes for schedule in schedules),
+        )
+        plans = [plan_of(schedule, first.server, lanes, base, in_turn=in_turn) for schedule in schedules]
+        rows, self.rows_before = rows_of(plans, every)
+        calls = dict(steps_per_call=every, rows_per_check=block_of(*self.rows_before.tolist()))
+        shapes = functools.reduce(Shapes.joined, (shapes_of_plan(plan, first, base, lanes, **calls) for plan in plans))
+        shapes = shapes._replace(
+            ring=shapes.ring + 1,  # a scratch slot, for the writes of members that take no part in a row
+            segments=shapes.segments + 1,  # padding: a segment without work
+            per_lane=True,  # members with fewer local steps than others are masked
+            steady=False,
+            segments_per_row=None,
+            steps_per_row=known_lengths(steps=rows.most_steps.tolist())["steps"],
+        )
+        super().__init__(problems, shapes, speed.deterministic, shared=False)
+        each = [tables_of(plan, shapes)[:2] for plan in plans]
+        segments, steps = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+        self.compile(on_device(Tables(segments, steps, rows, np.int32(0))), shapes)
+
+    def row_of(self, step: int) -> int:
+        return int(self.rows_before[min(-(-step // self.shapes.steps_per_call), len(self.rows_before) - 1)])
+
+    def step_of(self, row: int) -> int:
+        chunk = int(np.searchsorted(self.rows_before, row, side="right")) - 1
+        return min(chunk * self.shapes.steps_per_call, self.schedules[0].server_steps)
+
+    def schedule(self, index: int) -> Schedule:
+        return self.schedules[index]
 
 
 def rows_of(plans: list[Plan], every: int) -> tuple[LoopRows, np.ndarray]:

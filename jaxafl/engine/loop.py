@@ -130,7 +130,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHoo
     """
     ready = time.perf_counter()
     progress = Progress(stops=[None] * len(execution.problems))
-    size = block = execution.program.loops.rows_per_check
+    size = block = execution.shapes.rows_per_check
     compiled_before = execution.compile_seconds
 
     def call(event: Callable[..., Any], *arguments: Any) -> Any:
@@ -158,8 +158,8 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHoo
         call(hook.settled)
 
     call(hook.begin)
-    if progress.row and execution.schedules is None:  # the next steps are checked against those of an earlier process
-        call(execution.check, execution.state, execution.joined([*progress.records, *progress.pieces]), 0)
+    if progress.row:
+        call(execution.resume, progress.row, [*progress.records, *progress.pieces])
     if not progress.eval_step:
         evaluate(0)
     while (start := progress.eval_step[-1]) < server_steps and not over(execution, progress):
@@ -170,19 +170,13 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHoo
             if hook.steps:
                 until = min(until, execution.row_of((execution.step_of(progress.row) // hook.steps + 1) * hook.steps))
             until = call(execution.reach, progress.row, until)
-            before, taken = time.perf_counter(), execution.taken
-            kept = execution.copy() if execution.limit is not None else None
+            before = time.perf_counter()
             progress.pieces.append(execution.advance(progress.row, until))
-            pace = (time.perf_counter() - before) / (until - progress.row)
-            if execution.limit is not None and kept is not None:
-                failed = execution.failures()[0]  # no server step comes after it
-                known = execution.of_chunk([*progress.records, *progress.pieces], failed[0] + 1 if failed else until)
-                within, why = execution.limit(known)
-                if why:  # the piece again, from the state before it, up to the limit
-                    execution.state, execution.taken = kept, taken
-                    progress.pieces[-1] = execution.advance(progress.row, within)
-                    server_steps = stop = until = end = within
-                    progress.stops = [one or (within, why) for one in progress.stops]
+            if execution.ended is not None:  # a limit is known to be reached before the next server step
+                within, why = execution.ended
+                server_steps = stop = until = end = within
+                progress.stops = [one or (within, why) for one in progress.stops]
+            pace = (time.perf_counter() - before) / max(until - progress.row, 1)
             progress.row = until
             size = max(block, min(size * _GROWTH, int(hook.seconds / pace)) // block * block)
             call(hook.piece)
@@ -203,7 +197,7 @@ def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], 
     records = execution.joined([*progress.records, *(piece for piece in progress.pieces if piece.taken is None)])
     done = jax.tree.leaves(records)[0].shape[1]
     pairs = list(zip(execution.failures(), progress.stops, strict=True))
-    # what fails after it was stopped, beside others that go on, has not failed
+    # a run that diverges after its stop, while other members continue, does not count as failed
     failures = [None if failure and stop and failure[0] >= stop[0] else failure for failure, stop in pairs]
     lengths = [
         min(failure[0] + 1 if failure else done, stop[0] if stop else done)

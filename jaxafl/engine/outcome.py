@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.device.rows import ShardedUpdates
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.recorded import check_recorded
 from jaxafl.models.model import Model
@@ -31,11 +30,6 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
         for field, need in (("base", "base"), ("validation_gradient", "validation")):
             if getattr(arrivals, field) is None and field in read:
                 error.add_note(f"`Arrivals.{field}` is None; write needs = Needs({need}=True) in the class to get it")
-        if isinstance(arrivals.delta, ShardedUpdates):
-            error.add_note(
-                "its `needs` are `linear`, and its updates are on several devices: it can take nothing of them but "
-                "`weighted_sum(weights, arrivals.delta)` and `mean_delta(arrivals)`"
-            )
         raise
     about = f"`update` of the server {server.name}"
     if not isinstance(outcome, Outcome):

@@ -37,7 +37,6 @@ class Moves(NamedTuple):
     runs: np.ndarray
     lanes: np.ndarray
     segments: np.ndarray
-    places: np.ndarray  # index among the moves of the segment
 
 
 class Training(NamedTuple):
@@ -56,7 +55,6 @@ def place(
     keep_base: bool,
     origin: Origin,
     held: tuple[int, ...],
-    stores: int,
 ) -> Plan:
     """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
     active, loads, saves, before = training
@@ -69,33 +67,25 @@ def place(
     if keep_base:
         uses.append((runs.reference[arrived], start + np.nonzero(mask)[0]))
     versions, slots, used = _ring_slots(uses, origin, end, held)
-    if used > max(schedule.ring_slots, len(held) + 1):
-        raise RuntimeError(f"the plan needs {used} ring slots, the clock declares {schedule.ring_slots}")
 
     def slot_of(read: np.ndarray) -> np.ndarray:
         return slots[np.searchsorted(versions, read)]
 
     def entries(what: str, moves: Moves, **columns: np.ndarray) -> dict[str, np.ndarray]:
-        at = functools.partial(_table, active.shape, (moves.segments, moves.places))
-        number = np.bincount(moves.segments, minlength=len(active)).astype(np.int32)
-        return {f"{what}_count": number} | {f"{what}_{name}": at(values) for name, values in columns.items()}
+        at = functools.partial(_table, active.shape, (moves.segments, moves.lanes))
+        return {f"{what}s": at(np.ones(len(moves.runs))) > 0} | {f"{what}_{name}": at(v) for name, v in columns.items()}
 
-    lane_of = np.zeros(len(runs.client), np.int32)
-    lane_of[saves.runs] = saves.lanes
-    lane = at_arrivals(lane_of[arrived])
-    row_of, rows, in_order = _rows(runs, saves, saved, lane, stores)
+    row_of, rows, in_order = _rows(runs, saves, saved)
     begun = {name: getattr(runs, name)[loads.runs] for name in ("client", "run", "duration", "version", "started")}
     begun["server_step"] = runs.first_step[loads.runs]
     begun["staleness"] = begun["server_step"] - runs.reference[loads.runs]
-    begins = entries("load", loads, lane=loads.lanes, slot=slot_of(runs.version[loads.runs]), **begun)
-    measured = slot_of(runs.reference[saves.runs])
-    ends = entries("save", saves, lane=saves.lanes, slot=measured, row=row_of[saves.runs])
+    begins = entries("load", loads, slot=slot_of(runs.version[loads.runs]), **begun)
+    ends = entries("save", saves, slot=slot_of(runs.reference[saves.runs]), row=row_of[saves.runs])
     names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
     steps = Steps(
         segments_before=before,
         time=schedule.time.astype(np.float32),
         update_slot=at_arrivals(row_of[arrived]),
-        lane=lane,
         base_slot=at_arrivals(slot_of(runs.reference[arrived]) * keep_base),
         write_slot=slots[versions > start].astype(np.int32),
         **{name: getattr(schedule, name) for name in names},
@@ -141,33 +131,27 @@ def _ring_slots(
     return versions, slots, used
 
 
-def _rows(runs: Runs, saves: Moves, saved: np.ndarray, lane: np.ndarray, stores: int) -> tuple[np.ndarray, int, bool]:
-    """Assigns a row to every update, separately for each of `stores` devices.
+def _rows(runs: Runs, saves: Moves, saved: np.ndarray) -> tuple[np.ndarray, int, bool]:
+    """Assigns a row of the store to every update.
 
     The store holds exactly the updates of one server step, in the order of its arrivals, if all steps are full and each
     update is trained just before the only step that consumes it.
 
     Args:
-        runs, saves, stores: see `place`.
+        runs, saves: see `place`.
         saved: server step after each save.
-        lane: lane of each arrival.
 
     Returns:
-        The rows; the number of rows that a device needs; True if they are in the order of arrival.
+        The rows; their number; True if they are in the order of arrival.
     """
     once = (runs.arrival >= 0).all() and len(runs.client) == runs.arrival.size
     in_order = bool(once and (saved == runs.last_step[saves.runs]).all())
-    row_of, rows = np.zeros(len(runs.client), np.int64), 0
-    for store in range(stores):
-        if in_order:
-            local = lane % stores == store
-            row_of[runs.arrival[local]] = (np.cumsum(local, axis=1) - 1)[local]
-            found = int(local.sum(axis=1).max(initial=0))
-        else:
-            local = saves.lanes % stores == store
-            row_of[saves.runs[local]], found = _places(saved[local], runs.last_step[saves.runs[local]] + 1)
-        rows = max(rows, found)
-    return row_of, rows or lane.shape[1], in_order  # without any training, one row per arrival
+    row_of, width = np.zeros(len(runs.client), np.int64), runs.arrival.shape[1]
+    if in_order:
+        row_of[runs.arrival] = np.arange(width)
+        return row_of, width, True
+    row_of[saves.runs], rows = _places(saved, runs.last_step[saves.runs] + 1)
+    return row_of, rows or width, False  # without any training, one row per arrival
 
 
 def _uniform(training: Training) -> tuple[bool, int | None]:

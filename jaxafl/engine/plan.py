@@ -19,14 +19,10 @@ Indices: TypeAlias = Any  # NumPy arrays on the host, JAX arrays on the device
 
 
 class Segments(NamedTuple):
-    """Training, S segments of L lanes. Loads come before the local steps of a segment, saves after them.
-
-    In [S, L], the first `load_count` or `save_count` entries of a segment are valid.
-    """
+    """Training, S segments of L lanes. Runs begin before the local steps of a segment, and end after them."""
 
     active: Int32[Indices, "*S L"]  # local steps of each lane in this segment; [S] if all active lanes have as many
-    load_count: Int32[Indices, "*S"]  # number of runs that begin
-    load_lane: Int32[Indices, "*S L"]
+    loads: Bool[Indices, "*S L"]  # lanes in which a run begins; None: all
     load_slot: Int32[Indices, "*S L"]  # ring slot of the version that the run trains from
     load_client: Int32[Indices, "*S L"]
     load_run: Int32[Indices, "*S L"]
@@ -35,8 +31,7 @@ class Segments(NamedTuple):
     load_version: Int32[Indices, "*S L"]
     load_server_step: Int32[Indices, "*S L"]
     load_started: Float32[Indices, "*S L"]
-    save_count: Int32[Indices, "*S"]  # number of runs that end
-    save_lane: Int32[Indices, "*S L"]
+    saves: Bool[Indices, "*S L"]  # lanes in which a run ends; None: all
     save_slot: Int32[Indices, "*S L"]  # ring slot of the version that the update is measured against
     save_row: Int32[Indices, "*S L"]  # row of the update store
 
@@ -45,10 +40,11 @@ class Segments(NamedTuple):
         """The segments without the columns of `Timing`."""
         return self._replace(**{f"load_{name}": None for name in Timing._fields})
 
-    def timing(self, place: Any) -> Timing:
-        """Returns the timing of the run at a place; the default without the columns."""
+    @property
+    def timing(self) -> Timing:
+        """The timing of the runs that begin; the default without the columns."""
         columns = {name: getattr(self, f"load_{name}") for name in Timing._fields}
-        return Timing(**{name: column[place] for name, column in columns.items() if column is not None})
+        return Timing(**{name: column for name, column in columns.items() if column is not None})
 
 
 class Steps(NamedTuple):
@@ -58,7 +54,6 @@ class Steps(NamedTuple):
     time: Float32[Indices, "*T"]  # simulated seconds
     mask: Bool[Indices, "*T A"]  # None: every step has A arrivals
     update_slot: Int32[Indices, "*T A"]  # row of the update in the store; None: row i is arrival i
-    lane: Int32[Indices, "*T A"]  # the lane of the run, whose device holds the update; None: replicated updates
     client: Int32[Indices, "*T A"]
     staleness: Int32[Indices, "*T A"]  # t - reference
     local_steps: Int32[Indices, "*T A"]
@@ -106,9 +101,9 @@ class Plan(Summarised):
         segments: the training.
         steps: the server steps.
         lanes: L.
-        slots: ring slots used, at most those that the clock declares.
-        rows: rows of the update store (of each device's, if each keeps its own).
-        in_order: True if row i of the store is arrival i (of the device) of every server step.
+        slots: ring slots used.
+        rows: rows of the update store.
+        in_order: True if row i of the store is arrival i of every server step.
         needed: local steps of all runs, without masked ones.
         uniform: True if all active lanes of every segment make the same number of local steps.
         local_steps: local steps of every active lane, if they are equal in all segments and not 0; else `None`.
@@ -161,7 +156,7 @@ class Plan(Summarised):
     @property
     def runs(self) -> int:
         """Number of trained runs."""
-        return int(self.segments.load_count.sum())
+        return int(self.segments.loads.sum())
 
     def executed(self, chunk: int) -> int:
         """Returns the executed local steps, masked ones included, if `chunk` lanes advance in one `vmap`."""
@@ -183,9 +178,3 @@ class Origin(NamedTuple):
 
 
 ORIGIN = Origin()
-
-
-def padded(segments: Segments, count: int) -> Segments:
-    """Pads the segments with empty ones to a power of two >= `count`, so that other seeds have the same shapes."""
-    more = (1 << (count - 1).bit_length()) - len(segments.active)
-    return Segments(*(np.pad(leaf, [(0, more)] + [(0, 0)] * (leaf.ndim - 1)) for leaf in segments))

@@ -19,7 +19,7 @@ import numpy as np
 
 from jaxafl.client import Turns
 from jaxafl.clock import Schedule
-from jaxafl.clock.tables import cut
+from jaxafl.clock.schedule import cut
 from jaxafl.engine.placement import Moves, Runs, Training, place
 from jaxafl.engine.plan import ORIGIN, Origin, Plan
 
@@ -30,11 +30,9 @@ def make_plan(
     lanes: int = 1,
     keep_base: bool,
     origin: Origin | None = None,
-    homes: int = 1,
-    stores: int = 1,
     in_turn: Turns = Turns.ANY,
 ) -> Plan:
-    """Plans the training of a schedule. Results do not depend on `lanes`, `origin`, `homes` and `stores`.
+    """Plans the training of a schedule. Results do not depend on `lanes` and `origin`.
 
     Args:
         schedule: arrivals of every server step.
@@ -43,9 +41,6 @@ def make_plan(
         origin: beginning of the plan, before which no run is trained that is consumed afterwards; the plan's end then
             keeps the versions from which another plan can continue. `None`: the first server step of a run that ends
             with the last one.
-        homes: D devices with ⌈N/D⌉ clients each, if per-client arrays are sharded; a divisor of L. Device d has the
-            lanes congruent to d modulo D, which train the runs of its clients.
-        stores: D devices that store the updates of their own lanes, each in its own rows.
         in_turn: order of the runs of a client. If clients keep something from run to run, a run is trained after the
             previous one of its client, and completed runs that no server step takes are trained, too.
     """
@@ -54,8 +49,8 @@ def make_plan(
     runs = _consumed_runs(schedule)
     if in_turn:
         runs = _with_untaken(runs, schedule)
-    training = _train(schedule.server_steps, runs, lanes, origin.step, homes, schedule.num_clients, in_turn)
-    return place(schedule, runs, training, keep_base, origin, held, stores)
+    training = _train(schedule.server_steps, runs, lanes, origin.step, in_turn)
+    return place(schedule, runs, training, keep_base, origin, held)
 
 
 def _consumed_runs(schedule: Schedule) -> Runs:
@@ -76,13 +71,10 @@ def _consumed_runs(schedule: Schedule) -> Runs:
 
 def _with_untaken(runs: Runs, schedule: Schedule) -> Runs:
     """Returns the runs and those that clients complete and no server step takes."""
-    if schedule.untaken is None:
-        return runs
-    columns = schedule.untaken._asdict()
-    step = columns.pop("step")
-    within = (step >= schedule.start) & (step < schedule.start + schedule.server_steps)
-    columns |= {"duration": columns.pop("arrived") - columns["started"], "first_step": step, "last_step": step}
-    both = {name: np.concatenate([getattr(runs, name), column[within]]) for name, column in columns.items()}
+    more = schedule.unused.completed
+    columns = more._asdict() | {"duration": more.ended - more.started, "first_step": more.step, "last_step": more.step}
+    names = [name for name in Runs._fields if name != "arrival"]
+    both = {name: np.concatenate([getattr(runs, name), columns[name]]) for name in names}
     return Runs(**both, arrival=runs.arrival)
 
 
@@ -107,7 +99,7 @@ def _chains(runs: Runs, release: np.ndarray, needed_at: np.ndarray, steps: int) 
     return after, release, needed_at
 
 
-def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, clients: int, in_turn: Turns) -> Training:
+def _train(server_steps: int, runs: Runs, lanes: int, start: int, in_turn: Turns) -> Training:
     """Plans the training of lanes between server steps, which are numbered from `start`."""
     release = np.maximum(np.maximum(runs.version, runs.reference) - start, 0)
     # a run that pins two versions (its update is relative to another) is trained at once, to release one of them
@@ -127,9 +119,7 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, cl
         np.searchsorted(release[by_release], np.arange(server_steps), side="right").tolist(),
         needed_at[order].tolist(),
         runs.local_steps[order].tolist(),
-        (runs.client[order] // -(-clients // homes)).tolist(),
         lanes,
-        homes,
         [] if after is None else np.append(rank, -1)[after[order]].tolist(),
     )
     before = np.searchsorted(np.asarray(steps), np.arange(server_steps + 1), side="right").astype(np.int32)
@@ -138,14 +128,7 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, homes: int, cl
 
 
 def _advance(
-    by_release: list[int],
-    released: list[int],
-    needed: list[int],
-    lengths: list[int],
-    home_of: list[int],
-    lanes: int,
-    homes: int,
-    after: list[int],
+    by_release: list[int], released: list[int], needed: list[int], lengths: list[int], lanes: int, after: list[int]
 ) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
     """Simulates the lanes. This loop takes most of the time of a plan.
 
@@ -154,8 +137,7 @@ def _advance(
         released: how many of `by_release` can be trained before each server step.
         needed: by rank, the server step that waits for the run.
         lengths: by rank, local steps.
-        home_of: by rank, the device of the client.
-        lanes, homes: see `make_plan`.
+        lanes: see `make_plan`.
         after: by rank, the run that must not begin before this one is saved, or -1; empty if there is none.
 
     Returns:
@@ -165,9 +147,7 @@ def _advance(
     push, pop = heapq.heappush, heapq.heappop
     total = len(lengths)
     missing = np.bincount(np.asarray(needed, np.int64), minlength=len(released)).tolist()
-    # pending runs, idle lanes, and for each working lane the end of its run, in local steps, times L, plus the lane
-    devices: list[tuple[list[int], ...]] = [([], list(range(home, lanes, homes)), []) for home in range(homes)]
-    queues = [waiting for waiting, _, _ in devices]
+    waiting, idle, working = list[int](), list(range(lanes)), list[int]()  # `working`: ends in local steps · L + lane
     run_of, lane_of = [0] * lanes, [0] * total
     loads, saves, steps, instants = list[int](), list[int](), list[int](), [0]
     load, save = loads.append, saves.append
@@ -178,40 +158,33 @@ def _advance(
     begin = now = base = 0
     for step, end in enumerate(released):
         while missing[step]:
-            if begin < end:
-                for rank in by_release[begin:end]:
-                    if waits[rank]:
-                        waits[rank] = 0
-                    else:
-                        push(queues[home_of[rank]], rank)
-                begin = end
-            until = -1
-            for waiting, idle, working in devices:
-                while waiting and idle:
-                    lane, rank = pop(idle), pop(waiting)
-                    load(base + rank)
-                    lane_of[rank] = lane
-                    run_of[lane] = rank
-                    push(working, (now + lengths[rank]) * lanes + lane)
-                # until a lane can load the next pending run, or, with none pending, this step has all its updates
-                if waiting and (until < 0 or working[0] < until):
-                    until = working[0]
-            if until < 0:
-                until = max(end for _, _, working in devices for end in working if needed[run_of[end % lanes]] == step)
+            for rank in by_release[begin:end]:
+                if waits[rank]:
+                    waits[rank] = 0
+                else:
+                    push(waiting, rank)
+            begin = max(begin, end)
+            while waiting and idle:
+                lane, rank = pop(idle), pop(waiting)
+                load(base + rank)
+                lane_of[rank] = lane
+                run_of[lane] = rank
+                push(working, (now + lengths[rank]) * lanes + lane)
+            # until a lane can load the next pending run, or, with none pending, this step has all its updates
+            until = working[0] if waiting else max(end for end in working if needed[run_of[end % lanes]] == step)
             now = until // lanes
             bound = (now + 1) * lanes
-            for _, idle, working in devices:
-                while working and working[0] < bound:
-                    lane = pop(working) % lanes
-                    rank = run_of[lane]
-                    save(base + rank)
-                    push(idle, lane)
-                    missing[needed[rank]] -= 1
-                    if after and (then := after[rank]) >= 0:
-                        if waits[then]:
-                            waits[then] = 0
-                        else:
-                            push(queues[home_of[then]], then)
+            while working and working[0] < bound:
+                lane = pop(working) % lanes
+                rank = run_of[lane]
+                save(base + rank)
+                push(idle, lane)
+                missing[needed[rank]] -= 1
+                if after and (then := after[rank]) >= 0:
+                    if waits[then]:
+                        waits[then] = 0
+                    else:
+                        push(waiting, then)
             instants.append(now)
             steps.append(step)
             base += total
@@ -223,8 +196,7 @@ def _moves(events: list[int], lane_of: np.ndarray, order: np.ndarray) -> Moves:
     segments, ranks = np.divmod(np.asarray(events, np.int64), max(len(order), 1))
     lanes = lane_of[ranks]
     in_order = np.argsort(segments * (lanes.max(initial=0) + 1) + lanes, kind="stable")
-    places = np.arange(len(segments)) - np.searchsorted(segments, segments)
-    return Moves(order[ranks[in_order]], lanes[in_order], segments, places)
+    return Moves(order[ranks[in_order]], lanes[in_order], segments)
 
 
 def _active(loads: Moves, runs: Runs, instants: np.ndarray, lanes: int) -> np.ndarray:

@@ -76,35 +76,17 @@ class Speed(NamedTuple):
     """Execution options: they change speed and memory, never results (up to float rounding).
 
     Attributes:
-        lanes: runs trained at once; `None` chooses: 1 on a CPU, 4 on each of several that gather updates, elsewhere as
-            many as take the least time, see `width`.
+        lanes: runs trained at once; `None` chooses: 1 on a CPU, elsewhere as many as take the least time, see `lanes`.
         chunk: lanes per `vmap`; `None`: 1 on a CPU (where a loop is faster), elsewhere as many as half of the memory
             holds.
         deterministic: only operations that give the same bits every time; a CPU has no others.
-        devices: devices that share the members of a sweep, or one run; none: where JAX places things.
+        devices: devices that share the lanes of a run, or the batches of a sweep; none: where JAX places things.
     """
 
     lanes: int | None = None
     chunk: int | None = None
     deterministic: bool = False
     devices: tuple[Any, ...] = ()
-
-
-class Layout(NamedTuple):
-    """Devices of a program, and the arrays that are sharded over them.
-
-    Attributes:
-        mesh: the devices, if there are several.
-        shares: D, if they share one run: its lanes and per-client tables are sharded. 1 if they share the members.
-        divided: True if the training samples are sharded by client.
-        local_updates: with updates sharded over devices, the largest number of one server step's updates that one
-            device holds; 0 if updates are replicated.
-    """
-
-    mesh: Mesh | None = None
-    shares: int = 1
-    divided: bool = False
-    local_updates: int = 0
 
 
 class Recording(NamedTuple):
@@ -132,38 +114,68 @@ class Recording(NamedTuple):
         return asked | ({"metrics": dict(self.metrics)} if self.metrics else {})
 
 
-class Loops(NamedTuple):
-    """Static sizes of a program's loops.
+class Shapes(NamedTuple):
+    """Static shapes of a program: sizes of its buffers and tables, the columns of a plan that it reads, trip counts.
 
     An accelerator's host waits for every iteration of a loop with a dynamic trip count, so constant trip counts are
-    static there (None: it varies). On a CPU they stay dynamic: a static one would recompile for every
-    other number.
+    static there (`None`: it varies). On a CPU they stay dynamic: a static one would compile for every other number.
 
     Attributes:
+        lanes: L, runs trained at once.
+        ring: versions in the ring.
+        store: updates in the store.
+        chunk: lanes per `vmap`, a divisor of L.
+        arrivals: A, places for arrivals of a server step.
+        rows: rows of the plan's tables of server steps.
+        segments: rows of its tables of segments.
         steps_per_call: the most server steps of a call, and rows of the returned records.
         rows_per_check: rows between two evaluations of the loop predicate; every call advances by a multiple of it.
-        lanes_per_vmap: lanes that advance in one `vmap`; a divisor of the number of lanes.
+        once: True if every call executes one row, without a loop over rows.
+        mask: True if some server step has fewer than A arrivals.
+        slots: True if the row of an update in the store may differ from its place among the arrivals.
+        base: True if x_s is read.
+        timing: True if `Client(rate_schedule=...)` reads the timing of runs.
+        per_lane: True if lanes make different numbers of local steps in a segment.
+        steady: True if a run begins and ends in every lane of every segment.
+        replies: True if the server's replies are recorded.
         local_steps: trip count: local steps of all active lanes of every segment.
-        segments: trip count: segments of every row.
-        steps: trip count: server steps of every row.
-        widths: numbers of arrivals < A for which a server step is compiled, too, because most steps have fewer.
+        segments_per_row: trip count: segments of every row.
+        steps_per_row: trip count: server steps of every row.
     """
 
+    lanes: int
+    ring: int
+    store: int
+    chunk: int = 1
+    arrivals: int = 1
+    rows: int = 1
+    segments: int = 1
     steps_per_call: int = 1
     rows_per_check: int = 1
-    lanes_per_vmap: int = 1
+    once: bool = False
+    mask: bool = False
+    slots: bool = False
+    base: bool = False
+    timing: bool = False
+    per_lane: bool = False
+    steady: bool = False
+    replies: bool = False
     local_steps: int | None = None
-    segments: int | None = None
-    steps: int | None = None
-    widths: tuple[int, ...] = ()
+    segments_per_row: int | None = None
+    steps_per_row: int | None = None
+
+    def joined(self, other: Shapes) -> Shapes:
+        """Returns the shapes of a program that executes plans of both shapes."""
+        mine, its = self._asdict(), other._asdict()
+        found = {name: max(mine[name], its[name]) for name in _SIZES}
+        found |= {name: mine[name] or its[name] for name in _COLUMNS}
+        found |= {name: mine[name] if mine[name] == its[name] else None for name in _TRIP_COUNTS}
+        return self._replace(**found, steady=self.steady and other.steady)
 
 
-class BufferSizes(NamedTuple):
-    """Sizes of the buffers of one member (on each device, if devices share a run)."""
-
-    lanes: int
-    ring: int  # versions
-    store: int  # updates
+_SIZES = ("ring", "store", "arrivals", "rows", "segments")
+_COLUMNS = ("mask", "slots", "base", "timing", "per_lane")
+_TRIP_COUNTS = ("local_steps", "segments_per_row", "steps_per_row")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,15 +186,15 @@ class Program:
         reference: weak reference to the trained model; no program keeps a model alive.
         data: how mini-batches are gathered and preprocessed.
         recording: diagnostics and the user's `observe`.
-        layout: devices and sharding.
-        loops: static sizes of its loops.
+        mesh: devices that share the lanes of the run, if there are several.
+        shapes: of its buffers, tables and loops; `None` for the evaluation, which has none of them.
     """
 
     reference: weakref.ref[Model]
     data: DataForm
     recording: Recording
-    layout: Layout
-    loops: Loops
+    mesh: Mesh | None = None
+    shapes: Shapes | None = None
 
     @property
     def model(self) -> Model:
@@ -191,19 +203,9 @@ class Program:
         assert model is not None, "a program is traced while a problem holds its model"
         return model
 
-    @property
-    def unsharded(self) -> Program:
-        """The program of the same run on one device."""
-        return dataclasses.replace(self, layout=Layout())
-
-    @property
-    def without_loops(self) -> Program:
-        """The program as its initialisation and evaluation depend on it."""
-        return dataclasses.replace(self, loops=Loops())
-
-    def looping(self, **loops: Any) -> Program:
-        """Returns the program with other sizes of loops."""
-        return dataclasses.replace(self, loops=self.loops._replace(**loops))
+    def of(self, shapes: Shapes | None) -> Program:
+        """Returns the program with other shapes."""
+        return dataclasses.replace(self, shapes=shapes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -216,7 +218,7 @@ class Problem:
         device: data on the device.
         seed: of the initial model, the schedule and the mini-batches.
         recording: diagnostics and the user's `observe`.
-        layout: devices and sharding.
+        mesh: devices that share the lanes, if there are several.
     """
 
     model: Model
@@ -228,19 +230,17 @@ class Problem:
     device: DeviceData
     seed: int
     recording: Recording
-    layout: Layout
+    mesh: Mesh | None = None
 
     @property
     def key(self) -> Key:
         """The key derived from the seed."""
         return seed_key(self.seed)
 
-    def program(self, loops: Loops, local_updates: int = 0) -> Program:
-        """Returns the program of the problem; `local_updates`: see `Layout`."""
-        data = self.data.divided(self.layout.shares) if self.layout.divided else self.data
-        layout = self.layout._replace(local_updates=local_updates)
+    def program(self, shapes: Shapes | None = None) -> Program:
+        """Returns the program of the problem."""
         traced = self.recording._replace(metrics=())
-        return Program(weakref.ref(self.model), data.form, traced, layout, loops)
+        return Program(weakref.ref(self.model), self.data.form, traced, self.mesh, shapes)
 
 
 def _stack(column: Sequence[np.ndarray]) -> np.ndarray:

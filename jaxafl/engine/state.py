@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key
 from jaxafl.device.user_code import traced_method, with_arrays
-from jaxafl.engine.problem import BufferSizes, DeviceData, Hyperparameters, Program
+from jaxafl.engine.problem import DeviceData, Hyperparameters, Program, Shapes
 from jaxafl.models.model import Batch, Model
 from jaxafl.server.contract import Server, Tree
 
@@ -44,17 +44,6 @@ class Failure(NamedTuple):
     client: Int32[Array, "*P"]
 
 
-class OnlineState(NamedTuple):
-    """State of a clock that is advanced inside the training loop."""
-
-    clock: Any  # the clock's state
-    # local steps of each client's next run, or epochs if `Client` counts epochs; [N, K]: of every run
-    next_steps: Int32[Array, " N"] | Int32[Array, "N K"]
-    slot_version: Int32[Array, " S"]  # the version in each ring slot
-    row_run: Int32[Array, " R"]  # the run whose update is in each store row
-    lost: Int32[Array, ""]  # runs whose version was no longer in the ring; above 0 the run raises
-
-
 class State(NamedTuple):
     """State of a run between two server steps; of several runs with a leading member axis."""
 
@@ -69,7 +58,6 @@ class State(NamedTuple):
     batch_key: Key
     memory: Any = None  # `Rows` of `client.Memory`, if clients keep something from run to run, else None
     delivered: Any = None  # updates that the attackers know, with `knowledge="delivered"`, else None
-    online: Any = None  # an `OnlineState`, if the clock is advanced inside the training loop
 
 
 class Records(NamedTuple):
@@ -77,23 +65,19 @@ class Records(NamedTuple):
 
     info: dict[str, Array]
     taken: Any = None  # bool, of members with plans of their own: the steps that this call has taken
-    event: Any = None  # the clock's `ServerStep`, if it is advanced inside the training loop
-    counts: Any = None  # `RunCounts` until this step, if so
+    replies: Any = None  # int32 [..., A], local steps of each client's next run, if the server's replies are used
 
 
-def initial(
-    program: Program, sizes: BufferSizes, hyperparameters: Hyperparameters, device: DeviceData, key: Key
-) -> State:
+def initial(program: Program, hyperparameters: Hyperparameters, device: DeviceData, key: Key) -> State:
     """Returns the state before the first server step: x_0 in slot 0 of the ring.
 
     Args:
-        program: static.
-        sizes: static, sizes of the buffers.
+        program: static, with the sizes of the buffers.
         hyperparameters: of the run.
         device: its data.
         key: derived from its seed.
     """
-    client = hyperparameters.client
+    client, shapes = hyperparameters.client, cast(Shapes, program.shapes)
     model = first_model(program.model, program.data, key)
     model = model._replace(shared=first_shared(client, model.params))
     batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
@@ -108,20 +92,15 @@ def initial(
     first_server = hyperparameters.server.at_step(0)
     server = pack(first_state(first_server, model.params, device.counts.astype(lane.loss.dtype)))
     memory = None if row is None else Rows.filled(row, device.counts.shape[0])
-    server, clients, memory = jax.tree.map(
-        lambda part: part.shared(program.layout.shares) if isinstance(part, Rows) else part,
-        (server, clients, memory),
-        is_leaf=lambda part: isinstance(part, Rows),
-    )
     return State(
         model=model,
         server=server,
-        ring=buffers.write(buffers.allocate(model, sizes.ring), none, model),
+        ring=buffers.write(buffers.allocate(model, shapes.ring), none, model),
         store=buffers.allocate(
             Stored(model.params, model.model_state, lane.loss, lane.step, message, computed_norm(client, model.params)),
-            sizes.store,
+            shapes.store,
         ),
-        lanes=buffers.allocate(lane, sizes.lanes),
+        lanes=buffers.allocate(lane, shapes.lanes),
         clients=clients,
         average=model.params if "average" in program.recording.diagnostics else None,
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),

@@ -7,39 +7,34 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
-from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import filled, shared_of
-from jaxafl.device import buffers, on_cpu
+from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
 from jaxafl.device.keys import jax_key, pack, per_step, unpack
-from jaxafl.device.rows import AXIS, ShardedUpdates, squares
+from jaxafl.device.rows import squares
 from jaxafl.device.user_code import like_given
 from jaxafl.engine import diagnostics
 from jaxafl.engine.outcome import applied_rate, outcome_of
 from jaxafl.engine.plan import Steps
-from jaxafl.engine.problem import DeviceData, Hyperparameters, Layout, Observe, Program
+from jaxafl.engine.problem import DeviceData, Hyperparameters, Observe, Program
 from jaxafl.engine.server_gradient import server_gradient
 from jaxafl.engine.state import Failure, State, Stored, Version
-from jaxafl.engine.train import local_clients
 from jaxafl.server.contract import Arrivals, Outcome, Tree
 
 Array = jax.Array
 ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Outcome, dict[str, Array]]]
 
 
-def build_server_step(
-    program: Program, hyperparameters: Hyperparameters, device: DeviceData, single: bool
-) -> ServerStepFunction:
+def build_server_step(program: Program, hyperparameters: Hyperparameters, device: DeviceData) -> ServerStepFunction:
     """Builds server_step(row, number, state) -> (state, outcome, record).
 
     Args:
         program: static.
         hyperparameters, device: of the run.
-        single: True if the run is the only member, so that nothing batches a branch.
     """
     client, server = hyperparameters.client, hyperparameters.server
-    asked_diagnostics, layout = program.recording.diagnostics, program.layout
+    asked_diagnostics = program.recording.diagnostics
 
     def base_of(row: Steps, state: State) -> Tree:
         """Returns x_s of the arrivals, [A, ...], or the clients' own models; `None` if the server reads neither."""
@@ -50,14 +45,6 @@ def build_server_step(
     def stored_of(row: Steps, state: State) -> tuple[Stored, Array, Tree]:
         """Returns the updates of a step, the squares of their norms, and the updates that attackers know."""
         store, known = state.store, state.delivered
-        if layout.local_updates:
-            delta, held = _sharded_updates(layout, row, store.delta)
-            slot = row.update_slot
-            columns = store.loss, store.computed, store.local_steps
-            loss, computed, local_steps = jax.tree.map(lambda column: jnp.where(held, column[slot], 0), columns)
-            flat, restored = ravel_pytree((delta.squares(), loss, computed))
-            (found, loss, computed), local_steps = restored(jax.lax.psum(flat, AXIS)), jax.lax.psum(local_steps, AXIS)
-            return Stored(delta, store.model_state, loss, local_steps, None, computed), found, known
         if row.update_slot is not None:
             store = buffers.read_many(store, row.update_slot)
         if row.mask is not None:
@@ -156,15 +143,10 @@ def build_server_step(
             if not (row.mask is None or server.needs.empty_steps or rate.ndim):
                 record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
         if {"gradient_norm", "asynchronous_error"} & set(asked_diagnostics):
-            counts, first_client = local_clients(layout, device)
-            found = diagnostics.full_gradient(program, device, counts, first_client, *before[:2])
-            if layout.shares > 1:
-                found = jax.lax.psum(found, AXIS)
+            found = diagnostics.full_gradient(program, device, *before[:2])
             gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
             record |= diagnostics.of_gradient(asked_diagnostics, gradient, before.params, after.params, rate)
         return record | observed(program.recording.observe, after.params)
-
-    use_sums = single and on_cpu()  # a branch is cheap there, if nothing batches it
 
     def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
         arrivals, stored, lengths, known = arrivals_of(row, number, state)
@@ -191,7 +173,7 @@ def build_server_step(
             clients=client_models,
             delivered=known,
             average=_average(state.average, number, model.params),
-            failure=_failure(state.failure, number, row, lengths, all_finite(model, use_sums)),
+            failure=_failure(state.failure, number, row, lengths, all_finite(model)),
             ring=buffers.write(state.ring, row.write_slot, model),
         )
         return state, outcome, record
@@ -202,13 +184,6 @@ def build_server_step(
 def _mask_of(row: Steps) -> Array:
     """Returns bool [A], True for arrivals and False for padding."""
     return jnp.ones(row.client.shape, bool) if row.mask is None else row.mask
-
-
-def _sharded_updates(layout: Layout, row: Steps, kept: Tree) -> tuple[ShardedUpdates, Array]:
-    """Returns a device-local view of the step's sharded updates, and a mask [A] of those stored on this device."""
-    held = _mask_of(row) & (row.lane % layout.shares == jax.lax.axis_index(AXIS))
-    entries = jnp.argsort(~held, stable=True)[: layout.local_updates]
-    return ShardedUpdates(kept, row.update_slot[entries], entries, jnp.sum(held, dtype=jnp.int32), len(held)), held
 
 
 def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:
@@ -261,19 +236,7 @@ def _failure(before: Failure, number: Array, row: Steps, squares: Array, finite:
     return Failure(jnp.where(failed, number, before.step), jnp.where(failed, row.client[culprit], before.client))
 
 
-def all_finite(tree: Tree, use_sums: bool = False) -> Array:
-    """Returns True if a tree has neither infinities nor NaNs.
-
-    Args:
-        tree: of arrays.
-        use_sums: True to sum the leaves, which is faster on a CPU; a branch repeats the test if a sum is not finite.
-    """
-
-    def sums(change: Callable[[Array], Array]) -> Array:
-        return jnp.stack([jnp.isfinite(jnp.sum(change(leaf))) for leaf in jax.tree.leaves(tree)]).all()
-
-    def exactly() -> Array:
-        # inf · 0 and NaN · 0 are NaN; on a CPU a sum is faster than `isfinite` of every entry
-        return sums(lambda leaf: leaf * 0)
-
-    return jax.lax.cond(sums(lambda leaf: leaf), lambda: jnp.bool_(True), exactly) if use_sums else exactly()
+def all_finite(tree: Tree) -> Array:
+    """Returns True if a tree has neither infinities nor NaNs."""
+    # inf · 0 and NaN · 0 are NaN; on a CPU a sum is faster than `isfinite` of every entry
+    return jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(tree)]).all()

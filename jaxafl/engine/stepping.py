@@ -1,25 +1,29 @@
-"""Pure functions of the state of a run, for traced code of users: `init`, `step` and `evaluate` of a simulation."""
+"""A run that the user advances: `init`, `step` and `evaluate` as pure functions, and `iterate` on the host."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.contract import Delivery
-from jaxafl.device import as_arrays
-from jaxafl.device.keys import Key, seed_key
-from jaxafl.device.user_code import like_given
+from jaxafl.client import turns_of
+from jaxafl.clock.schedule import Schedule
+from jaxafl.device import on_device
 from jaxafl.engine import evaluate as evaluation
-from jaxafl.engine.online import begin_online, build_online_step, raise_online_fault
-from jaxafl.engine.problem import BufferSizes, Hyperparameters, Loops, Problem
-from jaxafl.engine.state import Records, State, initial
+from jaxafl.engine.members import at_axes, state_axes
+from jaxafl.engine.plan import Tables
+from jaxafl.engine.planned import plan_of, reads_base, shapes_of_plan, tables_of
+from jaxafl.engine.problem import Hyperparameters, MemberHyperparameters, Problem, Shapes, Speed
+from jaxafl.engine.program import advance
+from jaxafl.engine.state import State, initial
 from jaxafl.options import UserError, check_whole
-from jaxafl.server.contract import Server, Tree
+from jaxafl.server.contract import Tree
 
 Array = jax.Array
 
@@ -27,17 +31,23 @@ Array = jax.Array
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RunState:
-    """State of a run between two server steps, a pytree of arrays of at most 32 bits unless x64 is enabled.
+    """State of a run between two server steps, with the tables of its schedule: a pytree of arrays.
 
     Attributes:
         step: int32, server steps made.
         hyperparameters: client and server, whose numbers may be replaced or batched.
-        run: buffers, server state and clock.
+        run: buffers and server state.
+        tables: the plan of all server steps.
+        schedule: `time` [T], and `arrived`, `client_id`, `run_index`, `staleness`, `local_steps` [T, A].
+        shapes: static shapes of the program.
     """
 
     step: Array
     hyperparameters: Hyperparameters
     run: State
+    tables: Tables
+    schedule: dict[str, Array]
+    shapes: Shapes = dataclasses.field(metadata={"static": True})
 
     @property
     def params(self) -> Tree:
@@ -45,63 +55,70 @@ class RunState:
         return self.run.model.params
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class _Words:
-    """A number of 64 bits as two of 32, which code traced without x64 can carry."""
+class Iterated(NamedTuple):
+    """The newest version of a run that `iterate` advances.
 
-    words: Array  # uint32 [..., 2]
-    dtype: str = dataclasses.field(metadata={"static": True})
+    Attributes:
+        step: server steps made.
+        params, model_state: parameters and non-trainable state of the newest version.
+    """
 
-
-class _Functions(NamedTuple):
-    problem: Problem
-    init: Any
-    step: Any
-    evaluate: Any
-    form: Any  # the shapes and dtypes of `RunState.run`
-
-
-_CHECKED = 32  # server steps of a user-defined clock that are checked ahead: traced code cannot raise
-_built: weakref.WeakKeyDictionary[Any, dict[bool, _Functions]] = weakref.WeakKeyDictionary()
+    step: int
+    params: Tree
+    model_state: Tree
 
 
 class Stepwise:
-    """Mixin of `Simulation`: the functions that `run` executes, as pure functions of a `RunState`."""
+    """Mixin of `Simulation`: a run that the user advances."""
 
-    def init(self, seed: int | Array = 0) -> RunState:
-        """Returns the state before the first server step; `jax.vmap(sim.init)(seeds)` initialises several runs.
-
-        The clock is advanced inside the program, so it must be `free_running`, deliver only fresh updates
-        (`synchronous`), or have the methods of `jaxafl.clock.contract.OnlineClock`.
+    def init(self, seed: int | Sequence[int] = 0, server_steps: int = 1000) -> RunState:
+        """Returns the state before the first server step, with the schedule of the next `server_steps` steps.
 
         Args:
-            seed: seed of the initial model, the schedule and the mini-batches, as of `run`. A traced seed counts modulo
-                2**32, and draws no attackers.
+            seed: seed of the initial model, the schedule and the mini-batches, as of `run`. Several seeds give states
+                of equal shapes with a leading axis, for `jax.vmap(sim.step)`.
+            server_steps: T, the most server steps that `step` can make.
 
         Raises:
-            ValueError, TypeError: an option cannot work, the clock cannot be advanced inside the program, or a seed is
-                traced and there is an attack on a share of the clients, or in a drawn direction.
+            ValueError, TypeError: an option cannot work, a seed is traced, or the server replies (see `iterate`).
         """
-        functions = _functions_of(self, seed)
-        server, key = functions.problem.server, _key_of(seed)
-        numbers = functions.problem.hyperparameters
-        own = type(server).prepare is not Server.prepare and not type(server).__module__.startswith("jaxafl.")
-        attack = self.attack  # type: ignore[attr-defined]
-        if own or (attack is not None and attack.draws_ahead):
-            if isinstance(seed, jax.core.Tracer):
-                needing = f"{server.name}.prepare" if own else f"the attack {attack.name}"
-                raise UserError(f"init: {needing} needs the seed before tracing; pass a Python int")
-            numbers = self.problem(int(seed)).hyperparameters  # type: ignore[attr-defined]
-        with jax.enable_x64(True):
-            return functions.init(numbers, functions.problem.device, key)
+        simulation: Any = self
+        if isinstance(seed, jax.core.Tracer) or (isinstance(seed, jax.Array) and seed.ndim):
+            raise UserError(f"init: the seed is {seed}; expected Python ints. Write init([0, 1, 2]) for several runs")
+        simulation.check()
+        if why := simulation.clock_sees_training:
+            raise UserError(f"init: the schedule depends on the training, because {why}; use iterate() or run()")
+        steps = check_whole("init", "server_steps", server_steps)
+        seeds: list[int] = np.atleast_1d(np.asarray(seed)).tolist()
+        problems = [simulation.problem(one) for one in seeds]
+        schedules = [simulation.compute_schedule(steps, one) for one in seeds]
+        first, in_turn = problems[0], turns_of(problems[0].client)
+        base = reads_base(first)
+        lanes = plan_of(schedules[0], first.server, None, base, in_turn=in_turn).lanes
+        plans = [plan_of(one, first.server, lanes, base, in_turn=in_turn) for one in schedules]
+        chunk = 1 if jax.default_backend() == "cpu" else lanes
+        each = (shapes_of_plan(plan, first, base, chunk, steps_per_call=steps) for plan in plans)
+        shapes = functools.reduce(Shapes.joined, each)
+        states = [
+            RunState(
+                step=on_device(np.int32(0)),
+                hyperparameters=problem.hyperparameters,
+                run=jax.jit(initial, static_argnums=0)(
+                    problem.program(shapes), problem.hyperparameters, problem.device, on_device(problem.key)
+                ),
+                tables=on_device(tables_of(plan, shapes)),
+                schedule=on_device(_shown(schedule, shapes.arrivals)),
+                shapes=shapes,
+            )
+            for problem, plan, schedule in zip(problems, plans, schedules, strict=True)
+        ]
+        return states[0] if np.ndim(seed) == 0 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
     def step(self, state: RunState, n: int = 1) -> tuple[RunState, dict[str, Array]]:
-        """Executes n server steps. Works in `jax.jit`, `jax.vmap` and `jax.lax.scan`.
+        """Makes n server steps. Works in `jax.jit`, `jax.vmap` and `jax.lax.scan`.
 
-        A run whose parameters stop being finite is not ended. In code traced by the user, the samples are constants of
-        the program; and a clock or duration of another author that uses indices of 64 bits needs the whole program to
-        be called within `jax.enable_x64(True)`.
+        A run whose parameters stop being finite makes no further steps. In code traced by the user, the samples are
+        constants of the program.
 
         Args:
             state: of `init` or `step`.
@@ -109,138 +126,107 @@ class Stepwise:
 
         Returns:
             The new state, and records [n, ...] with the names of a result: `time`, `arrived`, `client_id`, `run_index`,
-            `staleness`, `local_steps`, `delta_norm`, `local_loss` and the server's diagnostics. In slots without an
-            arrival indices are -1, and `staleness` and `local_steps` 0.
+            `staleness`, `local_steps`, `delta_norm`, `local_loss` and the server's diagnostics. In places without an
+            arrival indices are -1, and `staleness` and `local_steps` 0. In traced code, a step past the schedule has
+            `arrived` False, and leaves the model as it is.
 
         Raises:
-            ValueError: the state is of another simulation; or, outside of traced code only, the clock cannot go on.
+            ValueError: the schedule of the state has fewer server steps; outside of traced code only.
             TypeError: this is not a state.
-            RuntimeError: a run needed a version that the ring no longer held; outside of traced code only.
         """
-        functions, count = _functions_of(self, state), check_whole("step", "n", n)
-        _check_state(functions, state)
-        with jax.enable_x64(True):
-            state, records, (fault, lost) = functions.step(count, functions.problem.device, state)
-        if not isinstance(lost, jax.core.Tracer):
-            raise_online_fault(fault, lost)
-        return state, records
+        count = check_whole("step", "n", n)
+        problem = _problem_of(self, state)
+        known = state.schedule["time"].shape[-1]
+        if not isinstance(state.step, jax.core.Tracer) and state.step.ndim == 0 and int(state.step) + count > known:
+            raise UserError(
+                f"step: server step {int(state.step) + count - 1} is not in the schedule of {known} server steps; "
+                f"expected at most {known - int(state.step)} more. Give init a larger server_steps"
+            )
+        return _step(problem.program(state.shapes), count, problem.device, state)
 
     def evaluate(self, state: RunState) -> dict[str, Array]:
         """Returns the test loss and metrics of the newest version, and those of the validation set if there is one.
 
         Raises:
-            ValueError, TypeError: the state is of another simulation, or not a state.
+            TypeError: this is not a state.
         """
-        functions = _functions_of(self, state)
-        _check_state(functions, state)
-        return functions.evaluate(functions.problem.device, state.run.model)
+        problem = _problem_of(self, state)
+        return _evaluate(problem.program(), problem.device, state.run.model)
 
+    def iterate(
+        self, server_steps: int, *, every: int = 1, seed: int = 0, lanes: int | None = None, chunk: int | None = None
+    ) -> Iterator[tuple[Iterated, dict[str, np.ndarray]]]:
+        """Yields the newest version and the records of the last server steps, for a loop in Python.
 
-def _functions_of(simulation: Any, given: Any) -> _Functions:
-    """Returns the functions of a simulation, compiled anew if code of the user reads other values now.
+        It works for every server and clock, those with replies included, and does not evaluate.
 
-    Args:
-        simulation: the simulation.
-        given: the argument, which is traced in code that the user traces; its constants are JAX's affair.
-    """
-    x64 = jnp.result_type(float) == jnp.float64
-    found = _built.setdefault(simulation, {})
-    if x64 not in found:
+        Args:
+            server_steps: T.
+            every: server steps between two versions that are yielded.
+            seed, lanes, chunk: as of `run`.
+
+        Yields:
+            The version, and records [every, ...] as in a callback's `Chunk`: `time`, `client_id` (-1 for no arrival),
+            `staleness` and the diagnostics.
+        """
+        simulation: Any = self
         simulation.check()
-        found[x64] = _build(simulation.problem(), x64)
-        if not type(simulation.clock).__module__.startswith("jaxafl."):
-            simulation.compute_schedule(_CHECKED, 0)  # raises for server steps that cannot have happened
-    return found[x64]
+        steps, every = check_whole("iterate", "server_steps", server_steps), check_whole("iterate", "every", every)
+        execution = simulation.execution(steps, every, Speed(lanes, chunk), seed)
+        done = []
+        for start in range(0, steps, every):
+            stop = min(start + every, steps)
+            done.append(execution.of_chunk([execution.advance(start, stop)], stop - start))
+            params, model_state = execution.model(0)
+            yield Iterated(stop, params, model_state), execution.arrivals(0, start, stop, done)
 
 
-def _build(problem: Problem, x64: bool) -> _Functions:
-    clock, clients = problem.clock, problem.data.num_clients
-    online = hasattr(clock, "in_flight_runs")
-    if not online and Delivery.STALE in clock.delivers:
-        raise UserError(
-            f"init: the clock {clock.name} cannot be advanced inside the program, because the versions that its runs "
-            "need are known only from its schedule: use free_running or synchronous, or run()"
-        )
-    client = problem.client
-    if client.remembers and not clock.takes_all:
-        raise UserError(
-            f"init: clients keep something from run to run, and {clock.name} has completed runs that no server step "
-            "takes: use run()"
-        )
-    ahead = client.moments_ahead(clock.pause)
-    if ahead or (client.charge == "executed" and not online):
-        option = "rate_schedule" if ahead else "charge='executed'"
-        raise UserError(f"init: {option} needs the schedule of {clock.name} ahead of training: use run()")
-    capacity = clock.capacity(clients)
-    ring = clock.online_ring_slots(clients) if online else 2  # type: ignore[attr-defined]
-    program = problem.program(Loops(lanes_per_vmap=1 if jax.default_backend() == "cpu" else capacity))
-    sizes = BufferSizes(capacity, ring, capacity)
-    first_steps = np.asarray(client.steps if client.epochs is None else client.epochs, np.int32)
-
-    def init(numbers: Hyperparameters, device: Any, key: Key) -> RunState:
-        with jax.enable_x64(x64):
-            state = initial(program.without_loops, sizes, numbers, device, key)
-        batched = jax.tree.map(lambda leaf: leaf[None], state)
-        numbers_of_clock = as_arrays(clock, jnp.float64)
-        begun = begin_online(program, clients, numbers_of_clock, batched, key, jnp.asarray(first_steps))
-        state = jax.tree.map(lambda leaf: leaf[0], begun)
-        return RunState(jnp.int32(0), numbers, _narrow(state))
-
-    def step(n: int, device: Any, state: RunState) -> tuple[RunState, dict[str, Array], Any]:
-        one = build_online_step(program, as_arrays(clock, jnp.float64), state.hyperparameters, device)
-        numbers = state.step + jnp.arange(n, dtype=jnp.int32)
-        run, records = jax.lax.scan(lambda run, number: one(number, run), _widen(state.run), numbers)
-        shown = _shown(records, numbers, clock.pause, jnp.float64 if x64 else jnp.float32)
-        after = dataclasses.replace(state, step=state.step + n, run=_narrow(run))
-        return after, shown, (run.online.clock.starts.fault, run.online.lost)
-
-    def evaluate(device: Any, model: Any) -> dict[str, Array]:
-        return evaluation.evaluate(program.without_loops, True, 1, device, None, model)
-
-    with jax.enable_x64(True):
-        form = jax.eval_shape(init, problem.hyperparameters, problem.device, problem.key).run
-    return _Functions(problem, jax.jit(init), jax.jit(step, static_argnums=0), jax.jit(evaluate), form)
+_problems: weakref.WeakKeyDictionary[Any, dict[bool, Problem]] = weakref.WeakKeyDictionary()
 
 
-def _check_state(functions: _Functions, state: Any) -> None:
+def _problem_of(simulation: Any, state: Any) -> Problem:
     if not isinstance(state, RunState):
         raise TypeError(f"step and evaluate take the state that init or step returned, got {type(state).__name__}")
-    like_given("this simulation", "init", state.run, functions.form, types=True)
+    x64 = jnp.result_type(float) == jnp.float64
+    known = _problems.setdefault(simulation, {})
+    if x64 not in known:
+        known[x64] = simulation.problem()
+    return known[x64]
 
 
-def _shown(records: Records, numbers: Array, pause: float, dtype: Any) -> dict[str, Array]:
-    event = records.event
-    runs, mask = event.runs, event.mask
-    columns = {"client_id": jnp.where(mask, runs.client, -1), "run_index": jnp.where(mask, runs.run, -1)}
-    columns |= {"staleness": jnp.where(mask, numbers[:, None] - runs.reference, 0)}
-    time = (event.time + pause * (numbers + 1)).astype(dtype)
-    return {"time": time, "arrived": mask, **columns, "local_steps": runs.local_steps * mask, **records.info}
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _step(program: Any, n: int, device: Any, state: RunState) -> tuple[RunState, dict[str, Array]]:
+    program = program.of(state.shapes._replace(steps_per_call=n))
+    known = state.schedule["time"].shape[0]
+    values = state.hyperparameters
+    members = MemberHyperparameters(values, (False,) * len(jax.tree.leaves(values)))
+    first, stop = state.step, jnp.minimum(state.step + n, known)
+    axes = state_axes(state.run, shared=True)
+    run = at_axes(lambda leaf: leaf[None], axes, state.run)
+    run, records = advance(program, members, device, state.tables, run, first, stop, first)
+    numbers = first + jnp.arange(n, dtype=jnp.int32)
+    shown = {name: column[jnp.minimum(numbers, known - 1)] for name, column in state.schedule.items()}
+    shown["arrived"] &= (numbers < known)[:, None]
+    info = {name: values[0] for name, values in records.info.items()}
+    return dataclasses.replace(state, step=state.step + n, run=at_axes(lambda leaf: leaf[0], axes, run)), shown | info
 
 
-def _key_of(seed: Any) -> Key:
-    if isinstance(seed, jax.Array) and not isinstance(seed, jax.core.Tracer):
-        seed = seed.item()
-    if isinstance(seed, jax.core.Tracer):
-        if seed.shape or not jnp.issubdtype(seed.dtype, jnp.integer):
-            raise TypeError(
-                f"seed must be one whole number, got {seed.dtype}{list(seed.shape)}; use jax.vmap for several"
-            )
-        return seed.astype(jnp.uint32), jnp.zeros_like(seed, jnp.uint32)
-    return seed_key(seed)
+@functools.partial(jax.jit, static_argnums=0)
+def _evaluate(program: Any, device: Any, model: Any) -> dict[str, Array]:
+    return evaluation.evaluate(program, True, 1, device, None, model)
 
 
-def _narrow(state: State) -> State:
-    def one(leaf: Array) -> Any:
-        if leaf.dtype.itemsize < 8:
-            return leaf
-        return _Words(jax.lax.bitcast_convert_type(leaf, jnp.uint32), str(leaf.dtype))
-
-    return state._replace(online=jax.tree.map(one, state.online))
-
-
-def _widen(state: State) -> State:
-    def one(leaf: Any) -> Any:
-        return jax.lax.bitcast_convert_type(leaf.words, leaf.dtype) if isinstance(leaf, _Words) else leaf
-
-    online = jax.tree.map(one, state.online, is_leaf=lambda leaf: isinstance(leaf, _Words))
-    return state._replace(online=online)
+def _shown(schedule: Schedule, width: int) -> dict[str, np.ndarray]:
+    """Returns the columns of a schedule that records show, with `width` places for arrivals."""
+    mask = schedule.mask
+    columns = {
+        "arrived": mask,
+        "client_id": np.where(mask, schedule.client, -1),
+        "run_index": np.where(mask, schedule.run, -1),
+        "staleness": np.where(mask, schedule.staleness, 0),
+        "local_steps": np.where(mask, schedule.local_steps, 0),
+    }
+    more = [(0, 0), (0, width - mask.shape[1])]
+    fill = {"client_id": -1, "run_index": -1}
+    padded = {name: np.pad(one, more, constant_values=fill.get(name, 0)) for name, one in columns.items()}
+    return {"time": schedule.time.astype(jnp.result_type(float)), **padded}

@@ -72,14 +72,13 @@ def _replay(planned: Plan, steps: int) -> _Story:
     trained, started, stepped = [], [], []
     for t, (before, after) in enumerate(np.pad(table.segments_before, (1, 0))[np.arange(steps)[:, None] + [0, 1]]):
         for s in range(before, after):
-            for i in range(segments.load_count[s]):
-                slot = int(segments.load_slot[s, i])
+            for lane in np.flatnonzero(segments.loads[s]).tolist():
+                slot = int(segments.load_slot[s, lane])
                 kept[holds[slot]][2] = t
                 started.append((t, slot))
-                lane = int(segments.load_lane[s, i])
-                begun[lane] = local_steps, segments.load_client[s, i], segments.load_staleness[s, i]
+                begun[lane] = local_steps, segments.load_client[s, lane], segments.load_staleness[s, lane]
             local_steps += int(segments.active[s].max())
-            for lane in segments.save_lane[s, : segments.save_count[s]].tolist():
+            for lane in np.flatnonzero(segments.saves[s]).tolist():
                 since, client, staleness = begun.pop(lane)
                 trained.append((lane, since, local_steps, client, staleness))
         for slot in table.base_slot[t][table.mask[t]].tolist():

@@ -8,10 +8,21 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.clock import Schedule
-from jaxafl.clock.discarded import NONE, Discarded, discarded
-from jaxafl.clock.durations.idle import idle_seconds
+from jaxafl.clock.schedule import FLYING
 
 _COLUMNS = ("client_id", "run_index", "started_at", "arrived_at", "staleness")
+
+
+class Discarded(NamedTuple):
+    """Runs that no server step takes, [D]: client, start, and the end by an arrival or a stop, in simulated seconds."""
+
+    client: np.ndarray
+    started: np.ndarray
+    ended: np.ndarray
+
+
+_ROUNDING = 1e-9  # a smaller fraction of a run is no wait
+NONE = Discarded(np.zeros(0, int), np.zeros(0), np.zeros(0))
 
 
 class Runs(NamedTuple):
@@ -46,9 +57,12 @@ class Runs(NamedTuple):
 def of_schedule(schedule: Schedule) -> Runs:
     """Returns the runs of a schedule, with those in flight at its end."""
     mask, flying = schedule.mask, schedule.under_way()
+    lasted = schedule.arrived - schedule.started
+    idle = np.where(lasted - schedule.work > _ROUNDING * lasted, lasted - schedule.work, 0.0)
     columns = [schedule.client, schedule.run, schedule.started, schedule.arrived, schedule.staleness]
-    wasted = discarded(schedule)
-    found = _sorted(schedule.num_clients, mask, columns, idle_seconds(schedule), schedule.time, flying, wasted)
+    unused = schedule.unused.where(schedule.unused.reason != FLYING)
+    wasted = Discarded(unused.client, unused.started, unused.ended)
+    found = _sorted(schedule.num_clients, mask, columns, idle, schedule.time, flying, wasted)
     missing = schedule.runs_started - len(np.unique(schedule.run_id[mask])) - len(flying[0]) - len(wasted.client)
     return found._replace(missing=max(missing, 0))
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jaxafl.clock import Schedule
-from jaxafl.clock.ragged import Ragged
-from jaxafl.clock.tables import replaced
-from jaxafl.engine.loop import Trained
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -19,7 +15,6 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
 MISSING: dict[str, float] = {"client_id": -1, "run_index": -1, "kind": -1, "arrived": False}
 """Values of indices and of `arrived` in slots without an arrival. Other variables are NaN in them."""
 _PLACES = ("step", "arrival")
-_narrow: weakref.WeakKeyDictionary[Schedule, Schedule] = weakref.WeakKeyDictionary()
 _TIMES = {"started": "started_at", "arrived": "arrived_at"}
 _COUNTS = ("staleness", "local_steps", "multiplicity")
 
@@ -50,22 +45,6 @@ def discarded_runs(run: xr.Dataset, name: str) -> float:
     key = f"runs_{name}"
     known = run[key].values if key in run.variables else run.attrs.get(key, 0)
     return float(np.mean(np.nan_to_num(np.asarray(known, float))))
-
-
-def with_columns(trained: Trained) -> Trained:
-    """Returns a run without columns of arrivals that no server step has, if the numbers of arrivals differ."""
-    whole = trained.schedule
-    ragged = {name: one for name, one in vars(whole).items() if isinstance(one, Ragged)}
-    if not ragged:
-        return trained
-    width, room = max(1, int(whole.taken.max(initial=0))), ragged["mask"].width
-    if whole not in _narrow:
-        _narrow[whole] = replaced(whole, **{name: one._replace(width=width) for name, one in ragged.items()})
-    records = {
-        name: values[:, :width] if values.shape[1:] == (room,) and not name.startswith("observe_") else values
-        for name, values in trained.records.items()
-    }
-    return trained._replace(schedule=_narrow[whole], records=records)
 
 
 def of_schedule(schedule: Schedule) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
-from jaxafl.results.arrivals import by_step, masked, of_schedule, with_columns
+from jaxafl.results.arrivals import by_step, masked, of_schedule
 from jaxafl.results.clients import of_population, with_clients
 from jaxafl.results.failures import place_of
 from jaxafl.results.points import with_finals
@@ -107,7 +107,6 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
     import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
 
-    trained = with_columns(trained)
     schedule, server = trained.schedule, parts["server"]
     variables = _variables(trained, parts["client"], parts["data"])
     if "attack" in parts:
@@ -164,8 +163,8 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
     for name in ("runs_refused", "runs_stopped", "runs_lost", "starts_skipped"):
         if (count := int(getattr(schedule, name)[-1:].sum())) > 0:
             found[name] = count
-    if (untaken := schedule.untaken) is not None:  # runs that changed what their clients keep
-        found["runs_trained_untaken"] = int((untaken.step < schedule.server_steps).sum())
+    if parts["client"].remembers and not parts["clock"].takes_all:  # they changed what their clients keep
+        found["runs_trained_untaken"] = len(schedule.unused.completed.client)
     if not trained.failure:
         measured = schedule.statistics()
         found |= {name: measured[name] for name in ("staleness_mean", "staleness_max")}

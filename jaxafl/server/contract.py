@@ -158,7 +158,7 @@ class Server(Part):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         named = [one for one in vars(jaxafl.clock).values() if isinstance(one, type) and issubclass(one, Clock)]
-        complete = [clock for clock in named if clock.capacity is not Clock.capacity]
+        complete = [clock for clock in named if clock.steps is not Clock.steps]
         cls.clocks = frozenset(clock.name for clock in complete if not unfit(cls, clock))
 
     def __post_init__(self) -> None:
@@ -265,7 +265,7 @@ def bounds_weights(server: Any, clock: Clock, num_clients: int) -> bool:
         clock: the clock.
         num_clients: N.
     """
-    size = max(1, min(clock.capacity(num_clients), 4))
+    size = max(1, min(clock.arrivals(num_clients) or num_clients, 4))
     place = np.arange(size, dtype=np.int32)
     last, ones = (place == size - 1).astype(np.int32), np.ones_like(place)
     late = np.array(_LATE, np.int32)[:, None]

@@ -20,10 +20,10 @@ class Entered(NamedTuple):
     table: Rows  # one row per client, after the arrivals
     new: Tree  # rows that entered, each leaf [A, ...]
     old: Tree  # rows that they replaced, each leaf [A, ...]
-    mask: Array  # bool [A], arrivals of clients whose row is stored on this device
+    mask: Array  # bool [A]
 
     def change(self, weights: Array | None = None, memory: Number = 1.0) -> Tree:
-        """Computes Σ_i w_i (new_i - β old_i) over the arrivals, on all devices; all-reduces one row.
+        """Computes Σ_i w_i (new_i - β old_i) over the arrivals.
 
         Args:
             weights: w, float [A]; `None`: 1.
@@ -39,7 +39,7 @@ class Entered(NamedTuple):
 
         moves = jax.tree.map(moved, self.new, self.old)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), self.new)
-        return self.table.psum(jax.lax.fori_loop(0, self.mask.shape[0], added, nothing))
+        return jax.lax.fori_loop(0, self.mask.shape[0], added, nothing)
 
 
 def enter(table: Rows, arrivals: Arrivals, new: Tree) -> Entered:
@@ -52,11 +52,10 @@ def enter(table: Rows, arrivals: Arrivals, new: Tree) -> Entered:
         arrivals: arrivals of a server step.
         new: their rows, each leaf [A, ...].
     """
-    local = arrivals.mask & table.has(arrivals.client)
-    before, last = in_turn(jnp.where(local, arrivals.client, -1))
+    before, last = in_turn(jnp.where(arrivals.mask, arrivals.client, -1))
     # XLA copies the whole table unless all rows are read before the first write, and the writes depend on the reads
-    held = table.read_local(arrivals.client)
-    return replaced(table, arrivals.client, local, before, last, held, new)
+    held = table.read_many(arrivals.client)
+    return replaced(table, arrivals.client, arrivals.mask, before, last, held, new)
 
 
 def in_turn(rows: Array) -> tuple[Array, Array]:
@@ -74,8 +73,8 @@ def in_turn(rows: Array) -> tuple[Array, Array]:
     return before, real.at[order[:-1]].min(~again)
 
 
-def replaced(table: Rows, rows: Array, local: Array, before: Array, last: Array, held: Tree, new: Tree) -> Entered:
+def replaced(table: Rows, rows: Array, mask: Array, before: Array, last: Array, held: Tree, new: Tree) -> Entered:
     """Writes new rows into a table; `before` and `last` are those of `in_turn`, `held` the rows before, [A, ...]."""
     old = jax.tree.map(lambda n, h: jnp.where(buffers.expand(before < 0, n), h, n[before]), new, held)
-    written = jax.tree.map(lambda n, h: jnp.where(buffers.expand(local, n), n, h), new, held)
-    return Entered(table.write_many(rows, last, written), new, old, local)
+    written = jax.tree.map(lambda n, h: jnp.where(buffers.expand(mask, n), n, h), new, held)
+    return Entered(table.write_many(rows, last, written), new, old, mask)

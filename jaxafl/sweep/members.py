@@ -22,12 +22,11 @@ from jaxafl.clock import Schedule
 from jaxafl.device import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.loop import Trained
-from jaxafl.engine.mesh import layout_of
-from jaxafl.engine.online import online
-from jaxafl.engine.planned import planned
+from jaxafl.engine.planned import Planned
 from jaxafl.engine.problem import Recording, Speed
+from jaxafl.engine.replying import Replying
 from jaxafl.engine.state import example_batch
 from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
@@ -208,7 +207,7 @@ class Work:
         """Returns the indices of the members of each batch. Members of a batch share a program.
 
         Args:
-            devices: number of devices that share the members of a batch. A single member uses one of them.
+            devices: number of devices that share the batches.
         """
         programs = _grouped(range(len(self.members)), lambda place: self.shared[place][0])
         groups = [_grouped(group, lambda place: self.shared[place]) for group in programs]
@@ -217,16 +216,18 @@ class Work:
     def _batches(self, sharing: list[list[int]], devices: int) -> list[list[int]]:
         """Returns the batches of the members of one program; `sharing`: those with one schedule each."""
         first, most = self.members[sharing[0][0]].simulation, self.most
-        if first.clock_sees_training or (most is None and on_cpu() and _num_parameters(first) > _MOST_BATCHED):
+        replies = bool(first.clock_sees_training)
+        in_lockstep = not (self.until or first.server.needs.client_rows or first.server.needs.client_models)
+        if (most is None and on_cpu() and _num_parameters(first) > _MOST_BATCHED) or (replies and not in_lockstep):
             most = 1
-        in_lockstep = not (self.until or on_cpu() or first.server.needs.client_rows or first.server.needs.client_models)
-        if in_lockstep and all(len(members) == 1 for members in sharing):
+        if in_lockstep and (replies or not on_cpu()) and all(len(members) == 1 for members in sharing):
             sharing = [[place for members in sharing for place in members]]
-        size = most * (devices if most > 1 else 1) if most else max(map(len, sharing))
+        size = most or max(map(len, sharing))
         if most is None and on_cpu():
             count, few = sum(map(len, sharing)), _FEW // max(1, _num_parameters(first))
             batch = max(_BATCH, -(-count // _BATCHES), min(-(-count // 2), few))
             size = -(-size // -(-size // batch))
+        size = min(size, -(-sum(map(len, sharing)) // devices))
         return [members[at : at + size] for members in sharing for at in range(0, len(members), size)]
 
     # ---- running a batch
@@ -261,18 +262,16 @@ class Work:
         """Returns the execution of a batch before its first server step."""
         batch = [self.members[place] for place in places]
         computed = [self.schedule_of(place) for place in places]
-        devices = self.speed.devices if len(batch) > 1 else ()
-        layout = layout_of(batch[0].simulation.data, devices, members=True)
-        problems = [member.simulation.problem(member.seed, self.recording, layout) for member in batch]
+        problems = [member.simulation.problem(member.seed, self.recording) for member in batch]
         schedules = [schedule for schedule in computed if schedule is not None]
         origin = checkpoint.start() if checkpoint else None
         if not schedules:
-            execution = online(problems[0], self.every, self.speed)
-            execution.limit = self.limited(places[0]).online_limit(problems[0])
-            return execution
+            limits = self.limited(places[0]).of_steps(problems[0].clock) if len(batch) == 1 else None
+            return Replying(problems, self.speed, limits)
         if all(schedule is schedules[0] for schedule in schedules):
-            return planned(problems, schedules[0], self.every, self.speed, origin)
-        return lockstep(problems, schedules, self.every, self.speed)
+            steps = schedules[0].server_steps
+            return Planned(problems, schedules[0], steps, self.every, self.speed, origin)
+        return Lockstep(problems, schedules, self.every, self.speed)
 
 
 def _programs(axis: Axis, simulation: Simulation) -> list[tuple[int, ...]]:

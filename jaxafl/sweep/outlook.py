@@ -63,9 +63,8 @@ def outlook(
     speed = Speed(lanes, chunk, devices=tuple(chosen))
     work = Work(first, varied, server_steps, eval_every, seed, together, speed, first.recording())
     batches = work.batches(max(1, len(chosen)))
-    separate = max(map(len, batches)) == 1 or len(chosen) < 2  # else all devices share each batch
     count = workers
-    if workers == 1 and separate:
+    if workers == 1:
         count = at_once(devices, chosen, work.bytes(range(len(work.members))))
     count = min(len(batches), count)
     concurrent = count if workers == 1 and len(chosen) < 2 else 1  # threads of a CPU slow each other down
@@ -87,7 +86,7 @@ def outlook(
         programs=len({program for program, _ in work.shared}),
         batches=len(batches),
         together=max(map(len, batches)),
-        devices=count if separate else max(count, len(chosen)),
+        devices=count,
         bytes=held,
         compile_seconds=execution.compile_seconds,
         seconds=pace * execution.row_of(server_steps) * len(batches) / count,

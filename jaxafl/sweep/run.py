@@ -97,8 +97,8 @@ def sweep(
         callbacks: as in `Simulation.run`; every member gets copies.
         folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
         checkpoint_every, keep: as in `Simulation.run`.
-        devices: devices of this process: `"all"`, a number or a list; `None` takes JAX's default device. They share the
-            members of a batch, or run single members concurrently. A CPU with `None` or `"all"` runs one batch per core
+        devices: devices of this process: `"all"`, a number or a list; `None` takes JAX's default device. They run
+            batches concurrently. A CPU with `None` or `"all"` runs one batch per core
             while they fit a quarter of its memory; with `devices=1` one after another.
         executor: runs the batches in other processes: an object whose `submit(function, *args)` returns an object with
             `done()` and `result()`, or a function that makes one. Examples are `jaxafl.process_pool(4)`, Dask's
@@ -210,7 +210,6 @@ def _run_batches(
     An exception carries the results so far as its attribute `dataset`.
     """
     ended: dict[int, xr.Dataset] = {}
-    shared = devices if len(work.speed.devices) < 2 else DeviceExecutor([])  # for batches that all devices share
     reports: dict[int, tuple[int, float]] = {}
     futures: dict[Future[Any], Sequence[int]] = {}
 
@@ -230,7 +229,7 @@ def _run_batches(
 
     try:
         for number, places in enumerate(batches):
-            futures[(devices if len(places) == 1 else shared).submit(run, number, places)] = places
+            futures[devices.submit(run, number, places)] = places
         for future in as_completed(futures):
             future.result()
     except BaseException as error:

@@ -34,7 +34,8 @@ CHANGES = {
     "hours": TIMES,
     "windows": TIMES,  # Poisson windows
     "compass": TIMES,
-    "restarts": ("run_id",),  # order of restarts, with dispatch="step", M_c = N and refused runs
+    "restarts": ("run_id", "version"),  # order of restarts, with dispatch="step", M_c = N and refused runs
+    "rounding": TIMES,  # sums of several products, which compilers round differently in blocks
     "longest": TIMES,  # hangs in another order of starts; rounds of synchronous(replacement=True) that wait for padding
 }
 """Reasons, and columns that may change: seconds by rounding, those of `FREE` by any amount."""
@@ -292,6 +293,8 @@ def changes(clock: Any, num_clients: int) -> Iterator[str]:
         yield "windows"
     if isinstance(clock, c.compass):
         yield "compass"
+    if any(word in lasting for word in ("mac_network(", "device_trace(megabytes", "split='population'")):
+        yield "rounding"
     at_step = isinstance(inner, c.free_running) and inner.dispatch == "step" and inner.concurrency == num_clients
     discards = at_step and (inner.lost is not None or inner.max_staleness is not None)
     if discards:

@@ -20,7 +20,7 @@ import tests.oracle.test_oracle_clock_sampled as drawn
 import tests.oracle.test_oracle_clock_semi_async as quota
 import tests.oracle.test_oracle_clock_stale_rounds as aged
 from jaxafl import clock
-from jaxafl.clock.semi_async import RESYNCHRONISED
+from jaxafl.clock.protocols.rounds import RESYNCHRONISED
 from tests.oracle.clock import Arrival, ServerStep
 from tests.oracle.small_cases import per_client, rows
 from tests.oracle.test_oracle_clock import (  # noqa: F401 (collected here too, with the clocks below)
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.slow  # the references pass these tests in `tests/oracl
 
 def steps_of(protocol: Any, num_clients: int, rounds: int, local_steps: int = 1) -> list[ServerStep]:
     """The package's schedule in the oracle's words."""
-    made = clock.schedule(protocol, num_clients, local_steps, rounds, check=False)
+    made = clock.schedule(protocol, num_clients, local_steps, rounds)
     found = []
     for t in range(rounds):
         arrivals = [arrival(made, t, entry) for entry in np.flatnonzero(made.mask[t]).tolist()]
@@ -127,7 +127,7 @@ def interrupting(sets: Any, duration: Any, *, num_clients: int, period: float, m
 def semi_async(*, num_clients: int, fraction: float, lag: int, duration: Any, rounds: int) -> Any:
     """With the abandoned runs, which are no arrivals in the package, in front: those that the round before left."""
     protocol = clock.semi_async(fraction=fraction, lag=lag, durations=clock.recorded(table(duration, num_clients)))
-    made = clock.schedule(protocol, num_clients, 1, rounds, check=False)
+    made = clock.schedule(protocol, num_clients, 1, rounds)
     found = steps_of(protocol, num_clients, rounds)
     for t, step in enumerate(found):
         given_up = [

@@ -2,67 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import numpy as np
 import optax
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import jaxafl as afl
 from jaxafl import clock
 from jaxafl.clock import schedule as run_clock
-from tests.clock.test_events import COLUMNS
-from tests.oracle.clock_compass import compass
 from tests.problems import START, observe_w, quadratic
 
 CLIENTS, STEPS = 5, 40
-
-
-def check(seed: int, spread: float, options: dict[str, Any], clients: int = CLIENTS, ties: bool = False) -> None:
-    rng = np.random.default_rng(seed)
-    table = rng.uniform(0.1, 1.5, (clients, 1)) * rng.uniform(1 - spread, 1 + spread, (clients, 600))
-    if ties:
-        table = np.ceil(4 * table)
-    made = clock.compass(durations=clock.recorded(table, per="step"), **options)
-    found = run_clock(made, clients, 1, STEPS, seed)
-    own = {"min_steps": "low", "max_steps": "high", "tolerance": "tolerance", "momentum": "momentum"}
-    given = {own[name]: value for name, value in options.items()}
-    log, steps = compass(clients, lambda client, run, steps: table[client, run] * steps, STEPS, **given)
-    np.testing.assert_allclose(found.time, [time for time, _, _ in log.steps], rtol=1e-12)
-    for t, (_, arrivals, _) in enumerate(log.steps):
-        taken = np.flatnonzero(found.mask[t])
-        taken = taken[np.argsort(found.client[t][taken])]
-        for index, name in enumerate(COLUMNS):
-            np.testing.assert_allclose(getattr(found, name)[t][taken], [one[index] for one in arrivals], rtol=1e-12)
-        assert found.local_steps[t][taken].tolist() == steps[t]
-    counted = np.stack([found.runs_begun, found.runs_refused], 1)
-    np.testing.assert_array_equal(counted, np.array(log.counts)[:, :2])
-
-
-@pytest.mark.parametrize(("seed", "spread", "tolerance"), [(3, 0.0, 1.2), (3, 0.9, 1.2), (0, 0.3, 1.0)])
-def test_groups_are_those_of_the_slow_scheduler(seed: int, spread: float, tolerance: float) -> None:
-    """In the third case a row is full of members, and what is left of the general buffer is replaced by them."""
-    check(seed, spread, {"min_steps": 5, "max_steps": 30, "tolerance": tolerance})
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.sampled_from([0.0, 0.3, 0.9]),
-    st.sampled_from([1.0, 1.2, 3.0]),
-    st.sampled_from([(5, 30), (1, 2), (3, 3)]),  # of three steps exactly there are almost as many groups as clients
-    st.sampled_from([2, 5, 16, 17, 40]),
-    st.booleans(),
-)
-def test_they_are_for_all_speeds(
-    seed: int, spread: float, tolerance: float, steps: tuple[int, int], clients: int, ties: bool
-) -> None:
-    options = {"min_steps": steps[0], "max_steps": steps[1], "tolerance": tolerance, "momentum": 0.7}
-    check(seed, spread, options, clients, ties)
 
 
 @pytest.mark.slow
@@ -84,17 +34,6 @@ def test_times_without_a_next_arrival_are_errors() -> None:
         run_clock(clock.compass(durations=clock.constant(0.0)), 2, 1, 3)
     with pytest.raises(ValueError, match="are gone"):
         run_clock(clock.compass(durations=clock.recorded(np.full((2, 9), np.inf))), 2, 1, 3)
-
-
-def test_wrong_options_are_refused() -> None:
-    with pytest.raises(ValueError, match="Give a smaller min_steps"):
-        run_clock(clock.compass(durations=clock.constant(1.0), min_steps=101), 2, 1, 3)
-    with pytest.raises(ValueError, match="tolerance must be >= 1"):
-        run_clock(clock.compass(durations=clock.constant(1.0), tolerance=0.9), 2, 1, 3)
-    problem, client = quadratic(), afl.Client(learning_rate=0.1, steps=2, batch_size=1, sampling="epochs")
-    made = clock.compass(durations=clock.constant(1.0))
-    with pytest.raises(ValueError, match="runs of equal length to go on from, but compass changes"):
-        afl.Simulation(problem.data, problem.model, client, afl.server.fedcompass(), made).check()
 
 
 @pytest.mark.slow

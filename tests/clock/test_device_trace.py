@@ -30,6 +30,7 @@ from jaxafl.clock import (
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.durations.cyclic_traces import CyclicTraces
 from jaxafl.clock.durations.runs import Draw, Run, stream_keys
+from jaxafl.clock.live import check_clock
 from jaxafl.device.keys import seed_key
 from jaxafl.options import check_options
 from jaxafl.readers.phones import traces_of
@@ -115,23 +116,6 @@ def test_elapsed_is_that_of_a_walk_over_the_trace(index: int, share: float, amou
     )
 
 
-@pytest.mark.parametrize(
-    ("times", "amounts", "message"),
-    [
-        ([], [], "at least one trace"),
-        ([[0, 1], [0, 2, 2]], [[0, 1], [0, 1, 2]], "trace 1: times must begin at 0 and increase, got 2.* at place 2"),
-        ([[1, 2]], [[0, 1]], "begin at 0"),
-        ([[0, 2]], [[0, 0]], "trace 0: .* end above 0"),
-        ([[0, 1, 2]], [[0, 2, 1]], "never decrease"),
-        ([[0, np.inf]], [[0, 1]], "finite"),
-        ([[0]], [[0]], "length of at least 2"),
-    ],
-)
-def test_an_invalid_trace_raises(times: Any, amounts: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        traces_of([np.asarray(time, float) for time in times], [np.asarray(a, float) for a in amounts])
-
-
 def prepare(duration: Any, seed: int = 0, clients: int = CLIENTS) -> Any:
     with jax.enable_x64(True):
         check_options(duration, clients)
@@ -185,11 +169,6 @@ def test_a_client_keeps_one_of_the_three_phones() -> None:
     assert (np.bincount(phone, minlength=3) > CLIENTS / 6).all()
 
 
-def test_seconds_are_per_local_step() -> None:
-    duration = device_trace("reddit_lstm", bandwidth=False)
-    np.testing.assert_allclose(draws(duration, steps=7).work, 7 * draws(duration).work)
-
-
 def test_step_times_are_a_normal_cut_off_at_zero() -> None:
     work = draws(phone(1.0, 2.0)).work
     random = np.random.default_rng(0).normal(1, 2, 2_000_000)
@@ -199,21 +178,6 @@ def test_step_times_are_a_normal_cut_off_at_zero() -> None:
     assert abs(work.std() / kept.std() - 1) < 0.03
 
 
-def test_files_are_read_once_for_the_same_options(folder: pathlib.Path) -> None:
-    """Rebuilding the pytree or replacing a number reads nothing; another option reads what it needs."""
-    duration = device_trace(megabytes=1.5, availability=True, data_dir=folder)
-    for path in (folder / "device_traces").iterdir():
-        path.unlink()
-    rebuilt = jax.tree.map(lambda leaf: leaf, duration)
-    larger = dataclasses.replace(rebuilt, megabytes=3.0)
-    assert rebuilt.measured.links.count == larger.measured.links.count == 2
-    assert jax.tree.structure(jax.tree.map(lambda leaf: None, duration)) is not None
-    other = dataclasses.replace(device_trace(bandwidth=False), workload="celeba_cnn")
-    np.testing.assert_allclose(other.measured.mean, [5.392, 1.355, 0.561])
-    with pytest.raises(FileNotFoundError):
-        dataclasses.replace(duration, phones="benchmark")
-
-
 @pytest.mark.slow
 def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None:
     both = device_trace("femnist_cnn", megabytes=1.5, data_dir=folder)
@@ -221,41 +185,6 @@ def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None
     link = np.asarray(prepare(both).link)
     assert set(link) == {0, 1}
     np.testing.assert_allclose(transfers, np.broadcast_to((2 * 12 / np.asarray([2.0, 4.0]))[link][:, None], (60, 200)))
-
-
-@pytest.mark.slow
-def test_transfers_are_integrals_of_the_rate() -> None:
-    links = random_traces(3)
-    duration = phone(1.0, 0.0, links, 2.5)
-    transfers = draws(duration).work - 1
-    with jax.enable_x64(True):
-        shortest, longest = (
-            np.asarray(
-                [bound([oracle(*trace_of(links, i), phase, 20.0) for phase in _phases(links, i)]) for i in range(6)]
-            )
-            for bound in (min, max)
-        )
-    link = np.asarray(prepare(duration).link)
-    assert (transfers >= 2 * shortest[link][:, None] - 1e-9).all()
-    assert (transfers <= 2 * longest[link][:, None] + 1e-9).all()
-    several = np.asarray(links.offsets)[link + 1] - np.asarray(links.offsets)[link] > 3
-    assert (transfers[several].std(axis=1) > 0).all()
-
-
-def _phases(links: CyclicTraces, index: int) -> np.ndarray:
-    """Where the time of 20 Mbit can be least or greatest: it is linear in the phase between these."""
-    time, amount = trace_of(links, index)
-    with_end_at_knot = [np.interp((a - 20.0) % amount[-1], amount, time) for a in amount]
-    edges = np.concatenate([time[:-1], with_end_at_knot])
-    near = np.concatenate([edges, edges - 1e-9, edges + 1e-9])
-    return np.mod(near, time[-1])
-
-
-def test_devices_that_are_never_ready_are_left_out(folder: pathlib.Path) -> None:
-    ready = device_trace(bandwidth=False, availability=True, data_dir=folder).measured.ready
-    assert ready.count == 2
-    np.testing.assert_array_equal(ready.time, [0, 10, 15, 20, 25, 40, 0, 20, 60, 70, 100])
-    np.testing.assert_array_equal(ready.amount, [0, 0, 5, 5, 10, 10, 0, 20, 20, 30, 30])
 
 
 CLOCKS = {
@@ -302,68 +231,11 @@ def check_availability(clock: Any, duration: device_trace, clients: int, steps: 
 _RUN = ("client", "run", "local_steps")
 
 
-@pytest.mark.slow
-def test_waiting_is_hanging_not_work(folder: pathlib.Path) -> None:
-    options: dict[str, Any] = {"workload": "celeba_cnn", "megabytes": 1.5, "data_dir": folder}
-    always, at_times = draws(device_trace(**options)), draws(device_trace(availability=True, **options))
-    np.testing.assert_array_equal(always.work, at_times.work)
-    assert (always.hang == 0).all() and (at_times.hang >= 0).all() and at_times.hang.max() > 1
-
-
-@pytest.mark.slow
-def test_durations_that_need_the_start_are_not_numbers_without_it(folder: pathlib.Path) -> None:
-    duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
-    assert np.isnan(draws(duration, now=float("nan")).hang).all()
-
-
 def test_benchmark_phones_are_interpolated_between_the_measured_ones(folder: pathlib.Path) -> None:
     duration = device_trace("femnist_cnn", bandwidth=False, phones="benchmark", data_dir=folder)
     between = np.sqrt([1.642 * 0.588, 0.0995 * 0.0239])  # 1600 is the geometric mean of 400 and 6400
     np.testing.assert_allclose(duration.measured.mean, [1.642, 0.588, 0.179, between[0], 1.642, 0.179])
     np.testing.assert_allclose(duration.measured.sigma, [0.0995, 0.0239, 0.0023, between[1], 0.0995, 0.0023])
-
-
-@pytest.mark.slow
-def test_the_schedule_is_a_function_of_the_seed(folder: pathlib.Path) -> None:
-    def times(seed: int) -> np.ndarray:
-        duration = device_trace("femnist_cnn", 1.5, data_dir=folder)
-        return run_clock(free_running(concurrency=5, durations=duration), 20, 2, 40, seed).time
-
-    np.testing.assert_array_equal(times(0), times(0))
-    assert not (times(0) == times(1)).any()
-
-
-@pytest.mark.slow
-def test_a_sum_waits_for_its_own_work_only(folder: pathlib.Path) -> None:
-    duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
-    alone, more = draws(duration, now=50.0), draws(duration + 3, now=50.0)
-    np.testing.assert_allclose(more.work, alone.work + 3)
-    np.testing.assert_array_equal(more.hang, alone.hang)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"workload": "mnist", "bandwidth": False}, "workload must be one of 'femnist_cnn', .*'mnist'"),
-        ({"bandwidth": False, "phones": "four"}, "phones must be one of 'three', 'benchmark'"),
-        ({}, "needs megabytes"),
-    ],
-)
-def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        device_trace(**options)
-
-
-def test_megabytes_are_checked(folder: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match="megabytes must be >= 0, got -1"):
-        device_trace(megabytes=-1, data_dir=folder)
-    with pytest.raises(ValueError, match="megabytes=3 has no effect"):
-        free_running(concurrency=2, durations=device_trace(megabytes=3, bandwidth=False)).check(4)
-
-
-def test_a_flag_that_is_no_bool_raises() -> None:
-    with pytest.raises(TypeError, match="availability must be True or False, got 'strict'"):
-        device_trace(bandwidth=False, availability="strict")  # type: ignore[arg-type]
 
 
 def test_a_clock_without_waits_refuses_availability(folder: pathlib.Path) -> None:
@@ -374,9 +246,9 @@ def test_a_clock_without_waits_refuses_availability(folder: pathlib.Path) -> Non
         (free_running(concurrency=2, durations=duration + mac_network(1, 1)), r"mac_network\(freeze=False\)"),
     ):
         with pytest.raises(ValueError, match=message):
-            clock.check(4)
-    free_running(concurrency=2, durations=duration + mac_network(1, 1, freeze=False)).check(4)
-    interrupting(period=1.0, contacted=2, durations=constant(1) * device_trace(bandwidth=False)).check(4)
+            check_clock(clock, 4)
+    check_clock(free_running(concurrency=2, durations=duration + mac_network(1, 1, freeze=False)), 4)
+    check_clock(interrupting(period=1.0, contacted=2, durations=constant(1) * device_trace(bandwidth=False)), 4)
 
 
 @pytest.mark.parametrize(
@@ -392,24 +264,6 @@ def test_a_missing_file_is_named(options: dict[str, Any], name: str, tmp_path: p
         device_trace(data_dir=tmp_path, **options)
     message = str(raised.value)
     assert all(text in message for text in (name, str(tmp_path / "device_traces"), "GitHub", "JAXAFL_DATA_DIR"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"mbps": None}, "must be an npz file with .*time_s"),
-        ({"offsets": [0, 7]}, "`offsets` must increase from 0 to the 6 rows"),
-        ({"mbps": np.ones(5)}, "`offsets` must increase from 0 to the 5 rows"),
-        ({"mbps": [0, -1, 0, 0, 1, 1]}, "trace 0: amounts must begin at 0, never decrease"),
-    ],
-)
-def test_a_malformed_file_is_named(change: dict[str, Any], message: str, folder: pathlib.Path) -> None:
-    path = folder / "device_traces" / "bandwidth_traces_hsdpa_fcc.npz"
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file.files} | change
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-    with pytest.raises(ValueError, match=f"{path.name}.*{message}"):
-        device_trace(megabytes=1, data_dir=folder)
 
 
 @pytest.mark.data
@@ -436,20 +290,3 @@ def test_measured_availability(data_dir: pathlib.Path) -> None:
     assert (days.min(), np.median(days), days.max()) == (1, 5, 10)
     share = np.concatenate([share, np.zeros(710 - ready.count)])  # the published figures count those never ready
     np.testing.assert_allclose(np.quantile(share, [0.1, 0.5, 0.9]), [0.001, 0.055, 0.25], rtol=0.2)
-
-
-@pytest.mark.data
-def test_measured_availability_is_kept(data_dir: pathlib.Path) -> None:
-    duration = device_trace("femnist_cnn", 6.6, availability=True, phones="benchmark", data_dir=data_dir)
-    check_availability(free_running(concurrency=50, durations=duration), duration, 100, 500)
-
-
-@pytest.mark.data
-def test_measured_phones_are_ordered_by_score(data_dir: pathlib.Path) -> None:
-    with gzip.open(data_dir / "device_traces" / "flash_benchmark2score.json.gz", "rt") as file:
-        scores = np.asarray(list(json.load(file).values()))
-    for workload in ("femnist_cnn", "celeba_cnn", "shakespeare_lstm", "reddit_lstm"):
-        three = device_trace(workload, bandwidth=False).measured.mean
-        mean = device_trace(workload, bandwidth=False, phones="benchmark", data_dir=data_dir).measured.mean
-        assert (np.diff(three) < 0).all() and (np.diff(mean[np.argsort(scores)]) <= 0).all()
-        np.testing.assert_allclose((mean.max(), mean.min()), (three[0], three[-1]))

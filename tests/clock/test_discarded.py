@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from jaxafl import clock
-from jaxafl.clock.discarded import discarded
 
 CLIENTS, STEPS = 5, 40
+
+
+def discarded(schedule: clock.Schedule) -> Any:
+    return schedule.unused.where(np.isin(schedule.unused.reason, ("refused", "stopped", "lost")))
+
+
 TIMES = clock.uniform(0.5, 4.0)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import re
 from typing import Any
 
 import jax
@@ -14,7 +12,6 @@ import pytest
 
 import jaxafl.clock as clocks
 from jaxafl.clock import (
-    bernoulli,
     constant,
     exponential,
     free_running,
@@ -23,7 +20,6 @@ from jaxafl.clock import (
     lognormal,
     recorded,
     sampled,
-    schedules,
     semi_async,
     suspension,
     synchronous,
@@ -87,20 +83,6 @@ def test_moments_and_quantiles(name: str) -> None:
         assert abs((values <= quantile).mean() - probability) < error
 
 
-def test_constant() -> None:
-    assert (work(constant(2.5)) == 2.5).all()
-
-
-@pytest.mark.parametrize("make", [uniform, lognormal])
-def test_runs_are_independent(make: Any) -> None:
-    values = work(make(1, 2))
-    centred = values - values.mean()
-    across = (centred[:, 1:] * centred[:, :-1]).mean() / centred.var()
-    between = (centred[1:] * centred[:-1]).mean() / centred.var()
-    assert abs(across) < 4 / math.sqrt(COUNT) and abs(between) < 4 / math.sqrt(COUNT)
-    assert len(np.unique(values)) == COUNT
-
-
 def test_per_client_is_drawn_once() -> None:
     values = work(uniform(1, 5, per="client"))
     assert (values == values[:, :1]).all()
@@ -114,11 +96,6 @@ def test_per_step_is_a_time_for_each_local_step() -> None:
     np.testing.assert_array_equal(work(exponential(2.0), steps=7), once)
 
 
-def test_parameters_per_client() -> None:
-    values = work(constant(np.arange(1.0, CLIENTS + 1)))
-    np.testing.assert_array_equal(values[:, 3], np.arange(1.0, CLIENTS + 1))
-
-
 @pytest.mark.slow
 def test_sums_and_products_are_of_their_terms() -> None:
     left, right = work(uniform(1, 5) + constant(0)), work(constant(0) + exponential(2.0))
@@ -128,22 +105,12 @@ def test_sums_and_products_are_of_their_terms() -> None:
     np.testing.assert_allclose(work(2 + 3 * uniform(1, 5)), 2 + 3 * work(0 + 1 * uniform(1, 5)))
 
 
-def test_a_product_of_a_client_speed_and_a_step_time() -> None:
-    """AsyncFedED's durations: seconds per step differ between clients, a run's are multiplied by its steps."""
-    values = work(uniform(1, 5, per="client") * constant(0.1, per="step"), steps=10)
-    np.testing.assert_allclose(values, work(uniform(1, 5, per="client")))
-
-
 @pytest.mark.slow
 def test_a_term_added_on_the_right_leaves_the_other_draws_alone() -> None:
     base = uniform(1, 5) * exponential(2.0)
     np.testing.assert_array_equal(work(base + suspension(0.3), longest=9.0), work(base))
     more = work(base + lognormal(0, 1)) - work(base)
     assert (more > 0).all() and abs(np.log(more).mean()) < 4 / math.sqrt(COUNT)
-
-
-def test_seeds_give_other_draws() -> None:
-    assert not (work(uniform(1, 5), seed=0) == work(uniform(1, 5), seed=1)).any()
 
 
 def test_suspension_hangs_for_up_to_the_longest_run_so_far() -> None:
@@ -155,23 +122,10 @@ def test_suspension_hangs_for_up_to_the_longest_run_so_far() -> None:
     assert (draws(uniform(1, 5) + suspension(0.0), longest=4.0).hang == 0).all()
 
 
-def test_transmission_is_never_negative() -> None:
-    values = work(transmission(1.0, 1.0, sigma=3.0))
-    assert values.min() == 0 and (values == 0).mean() > 0.1
-
-
 def test_recorded_durations_are_replayed() -> None:
     times = np.random.default_rng(0).uniform(1, 5, (CLIENTS, RUNS))
     np.testing.assert_array_equal(work(recorded(times)), times)
     np.testing.assert_allclose(work(recorded(times, per="step"), steps=4), 4 * times)
-
-
-@pytest.mark.slow
-def test_a_list_is_one_number_per_client() -> None:
-    clock = free_running(concurrency=3, durations=uniform([1, 2, 3], [1, 2, 3]))
-    schedule = run_clock(clock, 3, 1, 6, 0)
-    lasted = (schedule.arrived - schedule.started)[:, 0]
-    np.testing.assert_allclose(lasted, schedule.client[:, 0] + 1)
 
 
 @pytest.mark.slow
@@ -183,28 +137,6 @@ def test_clients_may_have_recorded_different_numbers_of_runs() -> None:
         np.testing.assert_array_equal(schedule.time, [1, 3, 6])
         with pytest.raises(ValueError, match="the recorded durations run out: run 3 of client 0"):
             run_clock(free_running(concurrency=2, durations=recorded(times)), 2, 1, 4, 0)
-
-
-@pytest.mark.parametrize(
-    ("times", "words"),
-    [
-        ([[1.0, np.nan, 2.0], [1.0]], r"numbers >= 0 .*; 1 are not, the first of them is nan \(client 0, run 1\)"),
-        ([[1.0], [1.0, -1.0]], r"-1.0 \(client 1, run 1\)"),
-        ([[1.0], []], "need at least one run of every client, client 1 has none"),
-        ([[np.nan], [2.0]], "client 0 has none"),
-        ([[], []], r"at least one run each, got shape \(2, 0\)"),
-        ([1.0, 2.0], r"got shape \(2,\)"),
-        ([[1.0]], r"with 2 clients.*got shape \(1, 1\)"),
-    ],
-)
-def test_recordings_that_cannot_be_durations(times: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        run_clock(free_running(concurrency=2, durations=recorded(times)), 2, 1, 3, 0)
-
-
-def test_recorded_words_are_no_durations() -> None:
-    with pytest.raises(TypeError, match=r"must be an array \[client, run\] of seconds"):
-        recorded([["a"], [1.0]])
 
 
 class twice(Duration):
@@ -233,21 +165,6 @@ def test_a_duration_of_ones_own() -> None:
     assert f"{twice(uniform(1, 5)) + 1}" == "twice(of=uniform(low=1, high=5)) + constant(value=1)"
 
 
-@pytest.mark.parametrize("module", slow_but([np, jnp], np))
-def test_an_array_on_the_left_is_one_number_per_client(module: Any) -> None:
-    per_client = module.arange(1, CLIENTS + 1)
-    drawn, numbers = work(constant(0) + uniform(1, 2)), np.arange(1, CLIENTS + 1)[:, None]
-    np.testing.assert_allclose(work(per_client * uniform(1, 2)), numbers * drawn)
-    np.testing.assert_allclose(work(per_client + uniform(1, 2)), numbers + drawn)
-
-
-@pytest.mark.parametrize("other", [None, "a", [1, None], np.array(["a"])])
-def test_adding_or_multiplying_no_number_raises(other: Any) -> None:
-    for operation in (lambda: uniform(1, 2) + other, lambda: uniform(1, 2) * other, lambda: other + uniform(1, 2)):
-        with pytest.raises(TypeError, match="a duration is added to, or multiplied by, a duration, a number or one"):
-            operation()
-
-
 def test_a_duration_is_divided_by_numbers_only() -> None:
     assert (
         str(uniform(1, 5) / 2) == str(uniform(1, 5) / np.float32(2)) == "uniform(low=1, high=5) * constant(value=0.5)"
@@ -255,29 +172,6 @@ def test_a_duration_is_divided_by_numbers_only() -> None:
     for other in (0, True, "a", uniform(1, 5)):
         with pytest.raises(TypeError, match="unsupported operand"):
             uniform(1, 5) / other
-
-
-def test_a_message_about_many_clients_names_one() -> None:
-    low = np.ones(300)
-    low[[7, 9]] = -1
-    with pytest.raises(ValueError, match=r"low must be >= 0, got -1 \(client 7, the first of 2\)") as caught:
-        check_options(uniform(low, 3), 300)
-    assert len(str(caught.value)) < 150
-    with pytest.raises(ValueError, match=r"got low=5, high=3 \(client 7, the first of 2\)"):
-        uniform(np.where(low < 0, 5, low), 3).check(300)
-    with pytest.raises(ValueError, match=r"low <= high is needed, got low=5, high=3$"):
-        uniform(5, 3).check(300)
-    with pytest.raises(ValueError, match=r"upload must be in \[0, 1\], got -1 \(client 7, the first of 2\)"):
-        check_options(bernoulli(low), 300)
-    with pytest.raises(TypeError, match=r"low must be a number, got a NumPy array of shape \(300,\)"):
-        check_options(uniform(low.astype(str), 3))
-
-
-@pytest.mark.parametrize("make", [constant, uniform, exponential, half_normal, lognormal, recorded, suspension])
-def test_every_option_of_a_duration_is_documented(make: Any) -> None:
-    described = inspect.cleandoc(make.__doc__).split("Args:")[1]  # Python 3.13 has done so itself
-    for option in inspect.signature(make).parameters:
-        assert re.search(rf"^    {option}: \S", described, re.MULTILINE), option
 
 
 class wrong(Duration):
@@ -310,22 +204,6 @@ def test_a_run_without_a_duration_is_named(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_without_end_is_named() -> None:
-    """Where clients train all the time, one whose runs take no time would keep time from passing."""
-    with pytest.raises(ValueError, match=r"run 1 of client 1 \(start number \d+\) takes no time"):
-        run_clock(sampled(drawn=2, durations=wrong(value=0.0)), 2, 1, 6)
-
-
-@pytest.mark.slow
-def test_what_is_not_known_of_recorded_durations_is_said() -> None:
-    """A fleet's times are sampled where they are drawn, beyond what is recorded where one adds to recorded ones."""
-    latency, per_step = (uniform(1, 2) + constant(1)).step_times(3)
-    assert np.isfinite(latency).all() and np.isfinite(per_step).all()
-    with pytest.raises(ValueError, match="a sum or product with recorded durations, are unknown"):
-        (recorded(np.random.default_rng(0).uniform(1, 5, (3, 2))) + constant(1)).step_times(3)
-
-
-@pytest.mark.slow
 def test_expected_times_are_of_durations_linear_in_the_local_steps() -> None:
     class square(clocks.Duration):
         def draw(self, prepared: Any, run: Any) -> Any:
@@ -342,14 +220,6 @@ def lasted(durations: Any, clients: int, steps: int, seed: int = 0) -> dict[int,
     found = run_clock(free_running(concurrency=clients, durations=durations), clients, 1, steps, seed)
     seconds = np.round(found.arrived - found.started, 9)
     return {client: set(seconds[(found.client == client) & found.mask].tolist()) for client in range(clients)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-def test_stragglers_may_be_listed(seed: int) -> None:
-    listed = lasted(constant(2.0) * clocks.stragglers(factor=4, clients=[0, 3]), 5, 100, seed)
-    assert listed == {0: {8.0}, 1: {2.0}, 2: {2.0}, 3: {8.0}, 4: {2.0}}
-    assert lasted(constant(1.0) * clocks.stragglers(0.0), 3, 9) == {0: {1.0}, 1: {1.0}, 2: {1.0}}
 
 
 def test_stragglers_are_a_share_drawn_by_seed() -> None:
@@ -370,40 +240,6 @@ def test_available_clients_wait_for_their_hours() -> None:
         to_begin = (begin[client] - hour) % 24
         assert wait == pytest.approx(0.0 if inside else 10 * to_begin, abs=1e-9)
     assert 0 < (waits > 0).sum() < len(waits)
-
-
-@pytest.mark.slow
-def test_zones_shift_the_hours() -> None:
-    """Four zones of six hours: at midnight in zone 0, clients that begin at 18 wait 18, 12, 6 or 0 hours."""
-    durations = constant(1e-3) + clocks.available(18, 19, zones=4, day=24.0)
-    found = run_clock(free_running(concurrency=40, buffer=40, dispatch="step", durations=durations), 40, 1, 1, 0)
-    assert set(np.round(found.arrived[0], 2).tolist()) == {0.0, 6.0, 12.0, 18.0}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (lambda: constant(1.0) * clocks.stragglers(1.5), r"share must be in \[0, 1\]"),
-        (lambda: constant(1.0) * clocks.stragglers(clients=[0, 7]), r"client 7 does not exist; expected 0 \.\. 3"),
-        (lambda: constant(1.0) + clocks.available(8, 25), r"end must be in \[0, 24\]"),
-        (lambda: constant(1.0) + clocks.available(8, 9, zones=0), "zones must be at least 1"),
-        (lambda: constant(1.0) * clocks.available(8, 9), "can be added to, not multiplied"),
-    ],
-)
-def test_stragglers_and_hours_that_cannot_be(wrong: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        run_clock(free_running(concurrency=2, durations=wrong()), 4, 1, 3)
-
-
-@pytest.mark.slow
-def test_a_schedule_longer_than_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 steps of 100 arrivals take about 2 MB."""
-    clock = free_running(concurrency=100, buffer=100, durations=constant(1))
-    monkeypatch.setattr(schedules, "host_bytes", lambda: 1 << 20)
-    with pytest.raises(MemoryError, match="a schedule of 200 server steps needs"):
-        run_clock(clock, 100, 1, 200)
-    monkeypatch.setattr(schedules, "host_bytes", lambda: 1 << 22)
-    assert run_clock(clock, 100, 1, 200).server_steps == 200
 
 
 @pytest.mark.parametrize("made", [None, 3, jnp.float32(1), clocks.Draw(jnp.zeros(3), jnp.zeros(3))])

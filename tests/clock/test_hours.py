@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 
-import jaxafl as afl
 from jaxafl.clock import Schedule, available, constant, free_running, synchronous, uniform
 from jaxafl.clock import schedule as run_clock
 from tests.variants import slow_but
@@ -57,35 +55,6 @@ def test_clients_start_as_soon_as_hours_and_places_allow(concurrency: int) -> No
 
 
 @pytest.mark.slow
-def test_draws_are_uniform_among_the_idle_clients_within_their_hours() -> None:
-    hours = available([0, 0, 12, 12], [12, 12, 24, 24])
-    clock = free_running(concurrency=1, durations=constant(HOUR), hours=hours)
-    client = run_clock(clock, 4, 1, 2400, 0).client.ravel().reshape(-1, 2, 12)
-    assert (client[:, 0] < 2).all() and (client[:, 1] >= 2).all()
-    assert np.abs(np.bincount(client.ravel()) - 600).max() < 4 * np.sqrt(1200 * 0.25)
-    rounds = run_clock(synchronous(cohort=1, durations=constant(HOUR), hours=hours), 4, 1, 2400, 0).client.ravel()
-    assert np.abs(np.bincount(rounds) - 600).max() < 4 * np.sqrt(1200 * 0.25)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"cohort": 2}, {"cohort": 3, "replacement": True}])
-def test_a_cohort_is_drawn_from_the_clients_within_their_hours(options: dict[str, Any]) -> None:
-    schedule = run_clock(synchronous(durations=uniform(HOUR, 5 * HOUR), hours=HOURS, **options), CLIENTS, 1, 60, 1)
-    now = 0.0
-    size = options.get("cohort", CLIENTS)
-    for t in range(60):
-        begin = min(opens(client, now) for client in range(CLIENTS))
-        awake = [client for client in range(CLIENTS) if opens(client, begin) == begin]
-        mask = schedule.mask[t]
-        assert set(schedule.client[t][mask]) <= set(awake)
-        np.testing.assert_allclose(schedule.started[t][mask], begin)
-        counted = schedule.multiplicity[t][mask].sum() if options.get("replacement") else mask.sum()
-        assert counted == (size if options.get("replacement") else min(size, len(awake)))
-        now = float(schedule.time[t])
-        np.testing.assert_allclose(now, schedule.arrived[t][mask].max())
-
-
-@pytest.mark.slow
 def test_without_a_client_within_its_hours_time_advances_to_the_first() -> None:
     hours = available([0.1, 12], [6, 18])
     step = {"buffer": 2, "dispatch": "step"}
@@ -107,51 +76,3 @@ def test_periods_and_bounds_of_staleness_go_on_while_clients_are_away() -> None:
     assert schedule.mask.sum(axis=1).tolist() == [0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 1]
     waiting = run_clock(free_running(**common, max_staleness=1, on_bound="wait"), 2, 1, 8)
     assert waiting.staleness[waiting.mask].max() <= 1
-
-
-@pytest.mark.slow
-def test_the_whole_day_changes_no_draw_of_the_durations() -> None:
-    plain = free_running(concurrency=3, durations=uniform(1, 5))
-    always = free_running(concurrency=3, durations=uniform(1, 5), hours=available(0, 24))
-    for name in ("time", "client", "run"):
-        np.testing.assert_array_equal(
-            getattr(run_clock(plain, 9, 1, 50), name), getattr(run_clock(always, 9, 1, 50), name)
-        )
-    assert run_clock(free_running(concurrency=1, durations=1 + available(0, 24)), 2, 1, 9).time[-1] == 9
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"hours": uniform(1, 5)}, "hours=uniform(low=1, high=5) is not a client's hours; expected"),
-        ({"hours": (22, 6)}, "is not a client's hours; expected jaxafl.clock.available"),
-        ({"hours": available(22, 25)}, "available: end must be"),
-        ({"hours": available([22, 3], 6)}, "available: begin"),
-        ({"hours": HOURS, "max_staleness": 2, "on_bound": "stop"}, "on_bound='stop' chooses clients, too"),
-        ({"hours": HOURS, "before_step": True}, "before_step=True"),
-    ],
-)
-def test_other_hours_raise(options: dict[str, Any], words: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=re.escape(words)):
-        run_clock(free_running(concurrency=2, durations=constant(1), **options), CLIENTS, 1, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("server", [afl.server.fedavg(), afl.server.fedbuff(), afl.server.asyncfeded()])
-def test_a_simulation_trains_by_hours(server: afl.server.Server) -> None:
-    data = afl.data.synthetic(1.0, 1.0, clients=CLIENTS, max_size=30)
-    durations = uniform(HOUR, 5 * HOUR)
-    clock = (
-        synchronous(cohort=3, durations=durations, hours=HOURS)
-        if server.name == "fedavg"
-        else free_running(concurrency=3, durations=durations, hours=HOURS)
-    )
-    sim = afl.Simulation(
-        data, afl.models.logistic(10), afl.Client(learning_rate=0.03, steps=4, batch_size=10), server, clock
-    )
-    result = sim.run(server_steps=60, eval_every=60)
-    schedule = run_clock(clock, CLIENTS, 4, 60)
-    if server.name != "asyncfeded":  # its clients are told other numbers of local steps
-        np.testing.assert_allclose(result.time, schedule.time)
-        np.testing.assert_array_equal(result.participation, np.bincount(schedule.client[schedule.mask], minlength=7))
-    assert result.final_accuracy > 0.2

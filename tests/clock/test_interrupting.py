@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.clock import constant, exponential, interrupting, trace, uniform
+from jaxafl.clock import constant, exponential, interrupting, trace
 from jaxafl.clock import schedule as run_clock
 from tests.oracle.clock_interrupting import interrupting as reference
 from tests.problems_protocols import assert_schedule, lookup, sets_without_repeats
-from tests.variants import slow_but
 
 CLIENTS, CONTACTS, CONTACTED = 6, 25, 3
 
@@ -73,60 +71,8 @@ def test_rounding_of_times_loses_no_step() -> None:
     np.testing.assert_allclose(schedule.time, 0.3 * np.arange(1, 2001), rtol=1e-12)
 
 
-def test_clients_are_contacted_uniformly_without_replacement() -> None:
-    contacts = 3000
-    schedule = run_clock(
-        interrupting(period=1.0, contacted=3, durations=uniform(0.1, 1, per="step")), 8, 5, contacts, 2
-    )
-    assert (np.diff(schedule.client, axis=1) > 0).all()
-    counts = np.bincount(schedule.client.ravel(), minlength=8)
-    assert np.abs(counts - contacts * 3 / 8).max() < 4.5 * np.sqrt(contacts * 15 / 64)
-    # the gaps between contacts are geometric with probability 3/8
-    gaps = (schedule.staleness + 1)[500:]
-    assert abs(gaps.mean() - 8 / 3) < 0.1
-    assert abs((gaps == 1).mean() - 3 / 8) < 0.03
-
-
 def test_a_step_time_is_drawn_for_every_run() -> None:
     clock = interrupting(period=1.0, contacted=4, durations=exponential(0.3, per="step"))
     schedule = run_clock(clock, 4, 1000, 2000, 0)
     # P(no step in a period) = P(Exp(0.3) > 1)
     assert abs((schedule.local_steps == 0).mean() - np.exp(-1 / 0.3)) < 0.005
-
-
-PER_STEP = constant(1, per="step")
-BAD: dict[str, tuple[Any, str]] = {
-    "period 0": (lambda: interrupting(period=0.0, contacted=2, durations=PER_STEP), "period must be > 0, got 0"),
-    "period infinite": (lambda: interrupting(period=np.inf, contacted=2, durations=PER_STEP), "period.*finite"),
-    "more contacted than clients": (
-        lambda: interrupting(period=1, contacted=5, durations=PER_STEP),
-        "contacted=5 is more than the 4 clients",
-    ),
-    "nobody contacted": (
-        lambda: interrupting(period=1, contacted=0, durations=PER_STEP),
-        "contacted must be at least 1",
-    ),
-    "sets of another size": (
-        lambda: trace(interrupting(period=1, contacted=2, durations=PER_STEP), sets=np.zeros((9, 3), int)),
-        r"n = 2 clients, got shape \(9, 3\)",
-    ),
-    "a client twice in a set": (
-        lambda: trace(interrupting(period=1, contacted=2, durations=PER_STEP), sets=np.full((9, 2), 1)),
-        "round 0 of the recorded sets names a client twice",
-    ),
-    "sets run out": (
-        lambda: trace(interrupting(period=1, contacted=1, durations=PER_STEP), sets=np.zeros((3, 1), int)),
-        "sets run out at round 3",
-    ),
-    "durations run out": (
-        lambda: trace(interrupting(period=1, contacted=4, durations=PER_STEP), durations=np.ones((4, 3)), per="step"),
-        "run 3 of client 0",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", slow_but(BAD, *(BAD.keys() - {"durations run out"})))
-def test_invalid_options_raise(name: str) -> None:
-    make, message = BAD[name]
-    with pytest.raises(ValueError, match=message):
-        run_clock(make(), 4, 1, 8, 0)

@@ -46,15 +46,6 @@ def test_transfers_of_parts_are_of_the_bytes_that_runs_record() -> None:
     assert afl.Simulation(*parts).schedule(1).time[0] == pytest.approx(size)
 
 
-@pytest.mark.slow
-def test_speed_is_that_of_the_mean_transfer() -> None:
-    made = clock.free_running(concurrency=1, durations=clock.link(2.0, 4.0, 0.5, bytes=8.0))
-    found = run_clock(made, 1, 1, 20_000)
-    assert found.time[-1] / 20_000 == pytest.approx(6.0, rel=0.02)
-    seconds = np.diff(found.time, prepend=0)
-    assert seconds.std() == pytest.approx(np.sqrt((4**2 + 2**2) * np.expm1(0.25)), rel=0.05)
-
-
 class Shared(NamedTuple):
     """A run, in a loop over the events of runs that share a link."""
 
@@ -166,29 +157,6 @@ def test_runs_under_way_over_a_shared_link_are_known() -> None:
             assert not ((found.client == one) & (found.started == begun)).any()
 
 
-def test_a_shared_link_is_refused_where_its_times_are_unknown() -> None:
-    shared = clock.link(shared=2.0, bytes=3.0)
-    for wrong, text in (
-        (2 * shared, "term of the sum"),
-        (shared + shared, "at most one"),
-        (clock.link(), "no speed"),
-        (clock.link(1.0, shared=2.0, bytes=3.0), "neither up"),
-        (clock.sessions(clock.constant(1.0), clock.constant(1.0), off=clock.constant(1.0)) + shared, "starts"),
-        (clock.sessions(shared, clock.constant(1.0), off=clock.constant(1.0)), "term of the sum"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            run_clock(clock.free_running(concurrency=2, durations=wrong), 2, 1, 3)
-    with pytest.raises(ValueError, match="the time of a transfer depends"):
-        (1 + shared).step_times(3)
-
-
-def test_clocks_that_cannot_share_a_link_are_named() -> None:
-    shared = clock.link(shared=2.0, bytes=3.0)
-    for made in (clock.compass(durations=1 + shared), clock.routed(durations=1 + shared)):
-        with pytest.raises(ValueError, match=r"free_running|queues"):
-            run_clock(made, 4, 1, 3)
-
-
 @pytest.mark.slow
 def test_a_shared_link_carries_what_is_sent() -> None:
     size = int(simulation(clock.constant(1.0)).run(1).bytes_up[0])
@@ -197,11 +165,3 @@ def test_a_shared_link_carries_what_is_sent() -> None:
     np.testing.assert_allclose(found.time, np.arange(1, 6) * (2 + 2 * 6 * size / 50))
     swept = afl.sweep(sim, {"clock.durations.right.shared": [50.0, 100.0]}, 2).time.values[:, -1]
     np.testing.assert_allclose(swept, [found.time[1], 2 * (2 + 2 * 6 * size / 100)])
-
-
-def test_wrong_links_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown without a model"):
-        run_clock(clock.free_running(concurrency=1, durations=clock.link(1.0)), 2, 1, 3)
-    for options, text in (({"up": 0.0}, "up must be > 0"), ({"up": np.ones(3)}, "one number per client")):
-        with pytest.raises(ValueError, match=text):
-            simulation(clock.link(**options)).schedule(3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxafl.clock import Schedule, constant, semi_async, suspension, trace, uniform
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.semi_async import PICKED, RESYNCHRONISED, UNDRAFTED
+from jaxafl.clock.protocols.rounds import PICKED, RESYNCHRONISED, UNDRAFTED
 from tests.oracle.clock import ServerStep
 from tests.oracle.clock_semi_async import semi_async as reference
 from tests.problems_protocols import KINDS, assert_schedule, durations, lookup
@@ -109,29 +107,3 @@ def test_hangs_do_not_outlast_the_longest_run_so_far() -> None:
     lasted = (schedule.arrived - schedule.started)[schedule.mask]
     assert lasted.min() >= 2 - 1e-9 and lasted.max() <= 4 + 1e-9
     assert (lasted > 2.5).any() and (lasted == 2).any()
-
-
-BAD: dict[str, tuple[Any, str]] = {
-    "fraction 0": (lambda: semi_async(fraction=0.0, lag=1, durations=constant(1)), "fraction must be > 0, got 0"),
-    "fraction above 1": (
-        lambda: semi_async(fraction=1.1, lag=1, durations=constant(1)),
-        "fraction must be <= 1, got 1.1",
-    ),
-    "negative lag": (lambda: semi_async(fraction=0.5, lag=-1, durations=constant(1)), "lag must be at least 0, got -1"),
-    "lag of a half": (lambda: semi_async(fraction=0.5, lag=0.5, durations=constant(1)), "lag must be a whole number"),
-    "durations of other clients": (
-        lambda: trace(semi_async(fraction=0.5, lag=1, durations=constant(1)), durations=np.ones((3, 9))),
-        r"with 4 clients.*\(3, 9\)",
-    ),
-    "durations run out": (
-        lambda: trace(semi_async(fraction=1.0, lag=1, durations=constant(1)), durations=np.ones((4, 3))),
-        "run 3 of client 0",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_invalid_options_raise(name: str) -> None:
-    make, message = BAD[name]
-    with pytest.raises((ValueError, TypeError), match=message):
-        run_clock(make(), 4, 1, 8, 0)

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jaxafl import clock
 from jaxafl.clock import Run
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.runs import draw_of, prepared_of, stream_keys
+from jaxafl.clock.durations.runs import draw_of, stream_keys
 from jaxafl.device.keys import seed_key
 
 CLIENTS, COUNT = 5, 6
@@ -37,10 +35,9 @@ def walk(on: np.ndarray, off: np.ndarray, now: float, work: float, cut: str, mos
 
 def drawn(duration: Any, runs: Run, num_clients: int = CLIENTS) -> tuple[np.ndarray, Any]:
     with jax.enable_x64(True):
-        prepared = prepared_of(duration, stream_keys(seed_key(0), duration), num_clients)
+        prepared = duration.prepare(stream_keys(seed_key(0), duration), num_clients)
         draw = jax.vmap(lambda run: draw_of(duration, prepared, run))(jax.tree.map(jnp.asarray, runs))
-        known = duration.prepare(stream_keys(seed_key(0), duration), num_clients)
-        return np.asarray(draw.work + draw.hang), jax.tree.map(np.asarray, known)
+        return np.asarray(draw.work + draw.hang), prepared
 
 
 def check(seed: int, cut: Any, groups: int | None, leave: float) -> None:
@@ -68,13 +65,6 @@ def test_runs_end_as_in_a_walk_through_the_sessions(cut: str, groups: int | None
     check(1, cut, groups, leave)
 
 
-@pytest.mark.slow
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(["pause", "restart"]), st.sampled_from([None, 2]))
-def test_they_do_so_for_all_sessions(seed: int, cut: str, groups: int | None) -> None:
-    check(seed, cut, groups, 0.05)
-
-
 @pytest.mark.parametrize(("cut", "hang"), [("pause", 1.0), ("restart", 2.5)])
 def test_a_cycle_begins_at_its_time_despite_rounding(cut: Any, hang: float) -> None:
     """now / period rounds up to 9 for the last number below 9 periods; sessions of 1.5 and 3 s, breaks of 1 s."""
@@ -96,36 +86,3 @@ def test_a_client_works_only_in_its_sessions() -> None:
     short = clock.sessions(clock.constant(1.5), clock.constant(2.0), off=clock.constant(1.0), cut="restart")
     found = run_clock(clock.free_running(concurrency=1, durations=short), 1, 1, 3)
     assert found.time.tolist() == pytest.approx([1.5, 4.5, 7.5])
-
-
-@pytest.mark.slow
-def test_clients_leave_after_a_geometric_number_of_sessions() -> None:
-    many = 20_000
-    made = clock.sessions(clock.constant(1.0), clock.constant(2.0), off=clock.constant(1.0), leave=0.25, count=2)
-    client = np.arange(4, dtype=np.int32)
-    _, known = drawn(made, Run(client, client, client, 0.0 * client, 0.0 * client), many)
-    share = [float((known.last == sessions).mean()) for sessions in (1, 2, 3)]
-    assert share == pytest.approx([0.25, 0.1875, 0.140625], abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (lambda c: c.sessions(c.constant(1.0), 5.0, off=c.constant(1.0)), "on is 5.0; expected a duration"),
-        (lambda c: c.sessions(c.available(22, 6), c.constant(1.0), off=c.constant(1.0)), "Add other waits outside"),
-        (lambda c: c.sessions(c.constant(1.0), c.constant(np.inf), off=c.constant(1.0)), "on=.* is infinite; expected"),
-        (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(np.inf)), "off=.* is infinite"),
-        (lambda c: c.sessions(c.constant(1.0), c.suspension(0.1), off=c.constant(1.0)), "on=suspension"),
-        (lambda c: c.sessions(c.constant(1.0), c.constant(1.0), off=c.constant(1.0), leave=1.0), "leave must be in"),
-        (lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="stop"), "'restart'"),
-        (lambda c: c.sessions(c.constant(3.0), c.constant(0.0), off=c.constant(0.0)), r"on=.* is 0, so no client ever"),
-        pytest.param(
-            lambda c: c.sessions(c.constant(3.0), c.constant(1.0), off=c.constant(1.0), cut="restart"),
-            "are gone",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_wrong_sessions_are_refused(made: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        run_clock(clock.free_running(concurrency=1, durations=made(clock)), 2, 1, 3)

@@ -23,29 +23,12 @@ def test_one_distribution_is_cut_into_equal_parts() -> None:
     np.testing.assert_allclose((per_step <= 1).mean(axis=1), 1 - np.exp(-0.5), atol=2 / per_step.shape[1])
 
 
-def test_a_time_per_run_is_a_latency() -> None:
-    latency, per_step = uniform(1, 3).step_times(2)
-    assert (per_step == 0).all()
-    np.testing.assert_allclose(latency.mean(axis=1), 2.0, rtol=1e-6)
-
-
 @pytest.mark.slow
 def test_a_product_is_drawn() -> None:
     latency, per_step = (uniform(1, 3) * uniform(0.1, 0.3, per="step")).step_times(3)
     assert (latency == 0).all()
     error = per_step.std(axis=1) / np.sqrt(per_step.shape[1])
     assert (np.abs(per_step.mean(axis=1) - 0.4) < 5 * error).all() and (error < 0.01).all()
-
-
-@pytest.mark.slow
-def test_a_fleet_in_which_only_some_times_vary_is_drawn() -> None:
-    """Client 0 always takes 1 s, client 1 between 1 and 3 s: its first two draws do not speak for it."""
-    durations = uniform([1, 1], [1, 3], per="step") + constant([0.5, 0.0])
-    latency, per_step = durations.step_times(2)
-    assert latency.shape == per_step.shape and per_step.shape[1] > 1000
-    np.testing.assert_allclose(latency, np.broadcast_to([[0.5], [0.0]], latency.shape), atol=1e-12)
-    np.testing.assert_allclose(per_step[0], 1)
-    assert abs(per_step[1].mean() - 2) < 0.05 and abs(per_step[1].std() - 2 / np.sqrt(12)) < 0.05
 
 
 def test_recorded_times_of_clients_with_different_numbers_of_runs() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 from jaxafl.clock import constant, recorded, suspension, synchronous, three_tier, trace, uniform
 from jaxafl.clock import schedule as run_clock
 from tests.oracle import clock as oracle_clock
-from tests.problems_protocols import KINDS, durations, losses
 
 CLIENTS, ROUNDS = 9, 10
 
@@ -44,13 +41,6 @@ def test_cohorts_are_drawn_without_replacement_and_uniformly(seed: int) -> None:
     pairs = (schedule.client == 0).any(axis=1) & (schedule.client == 1).any(axis=1)
     probability = 4 / 9 * 3 / 8
     assert abs(pairs.mean() - probability) < 4 * np.sqrt(probability * (1 - probability) / 2000)
-
-
-def test_everyone_takes_part_by_default() -> None:
-    schedule = run_clock(synchronous(durations=constant(2.0)), CLIENTS, 1, 3, 0)
-    np.testing.assert_array_equal(schedule.client, np.tile(np.arange(CLIENTS), (3, 1)))
-    np.testing.assert_array_equal(schedule.run, np.tile([[0], [1], [2]], CLIENTS))
-    np.testing.assert_array_equal(schedule.time, [2, 4, 6])
 
 
 def test_with_replacement_a_client_trains_once_and_counts_as_often_as_it_is_drawn() -> None:
@@ -89,78 +79,8 @@ def test_hangs_are_bounded_by_the_longest_run_that_started_before() -> None:
 # ---- rounds that end without all of their runs
 
 
-def early_rounds(times: np.ndarray, rounds: int, lost: Any, **options: Any) -> tuple[list[Any], tuple[int, int]]:
-    """A slow reference with all clients in every round: (time, clients), and the runs stopped and lost."""
-    clients, now, drawn, made, counts = len(times), 0.0, 0, [], [0, 0]
-    wanted = clients - options.get("extra", 0)
-    while len(made) < rounds:
-        ends = [now + times[c, drawn] for c in range(clients)]
-        good = sorted((ends[c], c) for c in range(clients) if not lost(c, drawn))
-        close = good[wanted - 1][0] if len(good) >= wanted else max(ends)
-        if "deadline" in options:
-            close = min(close, now + options["deadline"])
-        if "deadline_quantile" in options:
-            close = min(close, sorted(ends)[int(np.ceil(options["deadline_quantile"] * clients)) - 1])
-        close = max([close, *[end for end, _ in good[:1]]])
-        taken = sorted(c for end, c in good[:wanted] if end <= close)
-        failed = sum(lost(c, drawn) and ends[c] <= close for c in range(clients))
-        counts[0] += clients - len(taken) - failed
-        counts[1] += failed
-        now, drawn = close, drawn + 1
-        if taken:
-            made.append((now, taken))
-    return made, (counts[0], counts[1])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("options", "odds"),
-    [
-        pytest.param({"extra": 2}, 0.0, marks=pytest.mark.slow),
-        ({"deadline": 2.0}, 0.0),
-        ({"deadline_quantile": 0.5, "extra": 1}, 0.0),
-        pytest.param({}, 0.6, marks=pytest.mark.slow),
-        ({"deadline": 2.0}, 0.8),
-    ],
-)
-def test_rounds_end_early_as_the_reference_says(options: dict[str, Any], odds: float, kind: str) -> None:
-    times = durations(np.random.default_rng(4), 4, 200, kind)
-    cohort = 4 - options.get("extra", 0)
-    chosen = synchronous(cohort=cohort, durations=recorded(times), lost=odds or None, **options)
-    found = run_clock(chosen, 4, 1, 25, 7)
-    expected, (stopped, lost) = early_rounds(times, 25, losses(7, odds), **options)
-    assert found.time.tolist() == [time for time, _ in expected]
-    assert [found.client[t][found.mask[t]].tolist() for t in range(25)] == [clients for _, clients in expected]
-    assert (found.runs_stopped[-1], found.runs_lost[-1]) == (stopped, lost)
-    assert (found.staleness[found.mask] == 0).all()
-
-
 def test_a_quantile_of_a_whole_number_of_runs_is_not_rounded_up() -> None:
     """0.07 · 100 is 7.000000000000001 in floating point."""
     times = np.arange(1.0, 101.0)[:, None]
     found = run_clock(synchronous(cohort=100, durations=recorded(times), deadline_quantile=0.07), 100, 1, 1)
     assert found.time.tolist() == [7] and found.mask.sum() == 7
-
-
-@pytest.mark.slow
-def test_without_early_ends_the_draws_are_the_usual_ones() -> None:
-    """A deadline that nobody misses changes nothing."""
-    usual = run_clock(synchronous(cohort=3, durations=uniform(1, 2)), 8, 1, 20, 3)
-    late = run_clock(synchronous(cohort=3, durations=uniform(1, 2), deadline=5.0), 8, 1, 20, 3)
-    for name in ("time", "client", "run", "run_id", "started", "arrived", "mask"):
-        np.testing.assert_array_equal(getattr(late, name), getattr(usual, name))
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"cohort": 3, "extra": 6}, "cohort \\+ extra=9 is more than the 8 clients"),
-        ({"extra": 1}, "give cohort=n"),
-        ({"cohort": 2, "deadline": 1.0, "deadline_quantile": 0.5}, "not both"),
-        ({"cohort": 2, "deadline": 0.0}, "deadline"),
-        ({"cohort": 2, "lost": np.full(7, 0.1)}, "8"),
-    ],
-)
-def test_contradictory_early_ends_are_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        run_clock(synchronous(durations=uniform(1, 2), **options), 8, 1, 3)

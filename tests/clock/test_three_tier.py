@@ -8,9 +8,7 @@ import pytest
 
 from jaxafl.clock import free_running, three_tier
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations import papers
 from jaxafl.clock.durations.runs import stream_keys
-from jaxafl.device import compilation
 from jaxafl.device.keys import seed_key
 
 SEEDS = 50
@@ -56,24 +54,6 @@ def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("profile", "third", "per"),
-    [("large", (50, 80), "run"), ("mild", (5, 8), "client")],
-)
-def test_durations_of_the_tiers(profile: str, third: tuple[float, float], per: str) -> None:
-    clock = free_running(concurrency=60, durations=three_tier(profile, per=per))
-    schedule = run_clock(clock, 60, 1, 3000, 0)
-    seconds = (schedule.arrived - schedule.started).ravel()
-    bounds = np.asarray([(1, 2), (3, 5), third]) * 10
-    for client in range(60):
-        mine = seconds[schedule.client.ravel() == client]
-        if len(mine):
-            tier = [(low <= mine).all() and (mine <= high).all() for low, high in bounds + np.asarray([-1e-6, 1e-6])]
-            assert sum(tier) == 1, "a client changes its tier"
-            assert per == "run" or np.ptp(mine) < 1e-6
-
-
-@pytest.mark.slow
 def test_a_split_of_the_population_follows_one_dirichlet() -> None:
     """With a large symmetric γ the three tiers are equally large, and who is in which is random."""
     duration = three_tier(gamma=1e6, split="population")
@@ -82,15 +62,3 @@ def test_a_split_of_the_population_follows_one_dirichlet() -> None:
     tiers = np.asarray(tiers)
     assert np.abs(np.bincount(tiers, minlength=3) - 100).max() <= 2
     assert 100 < np.count_nonzero(np.diff(tiers)) < 290
-
-
-@pytest.mark.slow
-def test_tiers_of_many_clients_are_drawn_when_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = free_running(concurrency=25, buffer=5, durations=three_tier())
-    expected = run_clock(clock, 51, 1, 100, 3)
-    monkeypatch.setattr(papers, "_MANY", 50)
-    compilation._programs.clear()
-    found = run_clock(clock, 51, 1, 100, 3)
-    compilation._programs.clear()
-    for name in ("client", "arrived", "time"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))

@@ -86,32 +86,9 @@ def test_local_steps_belong_to_the_runs() -> None:
     np.testing.assert_array_equal(found.local_steps[mask], table[found.client[mask], found.run[mask]])
 
 
-FREE = clock.free_running(concurrency=2, durations=clock.constant(1.0))
-
-
-@pytest.mark.parametrize(
-    ("made", "text"),
-    [
-        (clock.warm_up(clock.free_running(concurrency=2, durations=clock.constant(1.0), max_staleness=3)), "without a"),
-        (clock.warm_up(clock.stale_rounds(participants=2, max_staleness=2, durations=clock.constant(1.0))), "are aged"),
-        (clock.warm_up(clock.warm_up(FREE)), "Give the protocol itself"),
-        (clock.warm_up(clock.free_running(concurrency=3, durations=clock.constant(1.0))), "concurrency"),
-        pytest.param(
-            clock.warm_up(clock.free_running(concurrency=2, durations=clock.constant([1.0, np.inf]))),
-            "client 1 has not",
-            marks=pytest.mark.slow,
-        ),
-    ],
-)
-def test_what_cannot_begin_is_said(made: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        run_clock(made, 2, 1, 3)
-
-
-def test_something_else_is_no_protocol() -> None:
-    with pytest.raises(TypeError, match="expected a clock such as free_running"):
-        run_clock(clock.warm_up(clock.constant(1.0)), 2, 1, 3)
+def test_ia2sgd_needs_all_clients_in_training() -> None:
+    made = clock.warm_up(clock.free_running(concurrency=2, durations=clock.constant(1.0)))
     data, model = afl.data.synthetic(1.0, 1.0, clients=4), afl.models.logistic(10)
-    sim = afl.Simulation(data, model, afl.Client(learning_rate=1.0, steps=1), afl.server.ia2sgd(), clock.warm_up(FREE))
+    sim = afl.Simulation(data, model, afl.Client(learning_rate=1.0, steps=1), afl.server.ia2sgd(), made)
     with pytest.raises(ValueError, match="all clients train all the time"):
         sim.run(3)

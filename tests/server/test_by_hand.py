@@ -16,7 +16,7 @@ import pytest
 import jaxafl as afl
 from jaxafl import clock, server
 from jaxafl.clock import trace
-from jaxafl.clock.semi_async import RESYNCHRONISED, UNDRAFTED
+from jaxafl.clock.protocols.rounds import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import as_arrays
 from jaxafl.server import Arrivals, Delivery, Server
 from tests.oracle.server import Update

@@ -15,7 +15,7 @@ from jax.scipy.special import ndtr, ndtri
 from jaxafl.clock.durations.cyclic_traces import CyclicTraces
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.device.keys import Key, below, per_client, per_run, uniform
+from jaxafl.device.keys import below, per_client, per_run, uniform
 from jaxafl.options import Number, Part, check_options, number, static
 from jaxafl.readers import phones
 
@@ -29,9 +29,9 @@ class Prepared(NamedTuple):
     link: Array  # int32, index of the link trace
     device: Array  # int32, index of the availability trace
     phase: Array  # float64, position in the availability trace at time 0, as a fraction of its period
-    step_key: Key
-    download_key: Key
-    upload_key: Key
+    step_key: Array
+    download_key: Array
+    upload_key: Array
 
 
 class Measured(Part):
@@ -111,16 +111,20 @@ class device_trace(Duration):
                 )
             object.__setattr__(self, "measured", _read(self, options))
 
+    @property
+    def waits(self) -> bool:
+        return self.availability
+
     def check(self, num_clients: int) -> None:
         if self.measured.links is None and self.megabytes is not None:
             raise ValueError(
                 f"device_trace: megabytes={self.megabytes} has no effect with bandwidth=False; leave it out"
             )
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Prepared:
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Prepared:
         clients = jnp.arange(num_clients, dtype=jnp.int32)
 
-        def choose(key: Key, count: int) -> Array:
+        def choose(key: Array, count: int) -> Array:
             return below(per_client(key, clients)[0], jnp.uint32(count))
 
         return Prepared(

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, reads, stream_keys, with_size, worked
+from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads, stream_keys, with_size, worked
 from jaxafl.device import float64_on_cpu
-from jaxafl.device.keys import Key, per_client, per_run, seed_key
+from jaxafl.device.keys import per_client, per_run, seed_key
 from jaxafl.device.keys import uniform as uniform_from_bits
 from jaxafl.options import Number, Part, UserError, as_numbers, number, shown, static
 
@@ -58,6 +58,11 @@ class Duration(Part):
         """Simulated seconds per server step in which no client computes."""
         return 0.0
 
+    @property
+    def waits(self) -> bool:
+        """True if runs wait for times at which their client is available."""
+        return False
+
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
@@ -69,7 +74,11 @@ class Duration(Part):
         """Returns the duration without transfers over a shared link, whose time the clock computes."""
         return self
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
+    def transport(self) -> Any:
+        """Returns the transfers of one schedule over a link that runs share, or `None` without one."""
+        return None
+
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Any:
         """Draws or reads values that are fixed per client, and returns them as a pytree.
 
         Args:
@@ -101,7 +110,7 @@ class Duration(Part):
         """
         read = reads(self, num_clients)
         for field, words in (("now", "when a run starts"), ("longest", "the longest run before it")):
-            if any(read[field]):
+            if field in read:
                 raise UserError(f"the expectations of {self!r:.100} depend on {words} (Run.{field}): give a normaliser")
         with float64_on_cpu():
             latency, per_step = self._sample(num_clients, seed, 2)
@@ -118,7 +127,7 @@ class Duration(Part):
 
     def _sample(self, num_clients: int, seed: int, runs: int) -> Times:
         """Draws the values of `step_times` for the first `runs` runs of every client."""
-        prepared = prepared_of(self, stream_keys(seed_key(seed), self), num_clients)
+        prepared = self.prepare(stream_keys(seed_key(seed), self), num_clients)
 
         def lasting(client: Array, run: Array, steps: int) -> Array:
             return sum(draw_of(self, prepared, Run(client, run, jnp.int32(steps), jnp.float64(0))))  # type: ignore[return-value]
@@ -161,20 +170,17 @@ class _Pair(Duration):
     def pause(self) -> float:
         return self.left.pause + self.right.pause
 
+    @property
+    def waits(self) -> bool:
+        return self.left.waits or self.right.waits
+
     def check(self, num_clients: int) -> None:
         self.left.check(num_clients)
         self.right.check(num_clients)
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Any:
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Any:
         cut = self.left.terms
-        return prepared_of(self.left, keys[:cut], num_clients), prepared_of(self.right, keys[cut:], num_clients)
-
-
-def waits(duration: Duration, num_clients: int) -> bool:
-    """Returns True if runs hang for a time that depends on their start, e.g. until a device is available."""
-    if isinstance(duration, _Pair):
-        return waits(duration.left, num_clients) or waits(duration.right, num_clients)
-    return reads(duration, num_clients)["now"][1]
+        return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
 
 
 class Sum(_Pair):
@@ -185,6 +191,12 @@ class Sum(_Pair):
 
     def without_shared(self) -> Duration:
         return Sum(self.left.without_shared(), self.right.without_shared())
+
+    def transport(self) -> Any:
+        found = [one for one in (self.left.transport(), self.right.transport()) if one is not None]
+        if len(found) > 1:
+            raise UserError(f"{self!r:.100}: expected at most one link(shared=...), got several. Leave one out")
+        return found[0] if found else None
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         left = draw_of(self.left, prepared[0], run)
@@ -204,7 +216,7 @@ class Product(_Pair):
                 f"{self!r:.100}: a duration with transfers that stop everyone (mac_network) can be added to, not "
                 "multiplied: mac_network(...) + other"
             )
-        if waits(self, num_clients):
+        if self.waits:
             raise ValueError(
                 f"{self}: a duration whose waits depend on the time at which a run starts (as device_trace with "
                 "availability, until the device is ready) can be added to, not multiplied: its work would not lie in "

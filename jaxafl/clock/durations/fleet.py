@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.device.keys import Key, below, per_client, uniform
+from jaxafl.clock.durations.runs import Draw, Run, stream_keys, worked
+from jaxafl.device import float64_on_cpu
+from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key, uniform
 from jaxafl.options import Number, UserError, as_numbers, number, static
 
 
@@ -42,7 +43,7 @@ class stragglers(Duration):
         if wrong:
             raise UserError(f"stragglers: client {wrong[0]} does not exist; expected 0 .. {num_clients - 1}")
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Array:
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Array:
         if self.clients is not None:
             listed = np.isin(np.arange(num_clients), self.clients)
             return jnp.where(listed, jnp.asarray(self.factor, jnp.float64), 1.0)
@@ -77,13 +78,30 @@ class available(Duration):
 
     terms = 1
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Array, Array, Array]:
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> tuple[Array, Array, Array]:
         drawn = below(per_client(keys[0], jnp.arange(num_clients, dtype=jnp.int32))[0], jnp.uint32(self.zones))
         begin, end = (
             jnp.broadcast_to(jnp.asarray(hour, jnp.float64), (num_clients,)) for hour in (self.begin, self.end)
         )
         length = (end - begin) % 24
         return begin, jnp.where(length == 0, 24.0, length), drawn * (24 / self.zones)  # 0 to 24 is the day, too
+
+    @property
+    def waits(self) -> bool:
+        return True
+
+    def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
+        """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""
+        with float64_on_cpu():
+            keys = stream_keys(purpose_key(seed_key(seed), Purpose.HOURS), self)
+            begin, length, zone = (np.asarray(each) for each in self.prepare(keys, num_clients))
+        hour = float(self.day) / 24
+
+        def waiting(now: float) -> np.ndarray:
+            since = (now / hour + zone - begin) % 24
+            return np.where(since < length, 0.0, 24 - since) * hour
+
+        return waiting
 
     def draw(self, prepared: tuple[Array, Array, Array], run: Run) -> Draw:
         begin, length, zone = (values[run.client] for values in prepared)

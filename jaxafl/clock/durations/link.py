@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,9 +11,9 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Duration, Sum
+from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.device.keys import Key, per_run, uniform
+from jaxafl.device.keys import per_run, uniform
 from jaxafl.options import Number, UserError, number, recording
 
 
@@ -70,10 +70,18 @@ class link(Duration):
     def without_shared(self) -> Duration:
         return self if self.shared is None else dataclasses.replace(self, shared=None)
 
+    def transport(self) -> Any:
+        if self.shared is None:
+            return None
+        from jaxafl.clock.durations.sharing import Sharing
+
+        up, down = (float(one) for one in self.sent)
+        return Sharing(float(np.asarray(self.shared)), up, down)
+
     def prepare_size(self, size: Callable[[], tuple[int, int]]) -> Duration:
         return self if self.bytes is not None else dataclasses.replace(self, _sent=np.asarray(size(), float))
 
-    def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
+    def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
         if self.shared is not None:
             raise UserError(
                 "link: with shared=... the time of a transfer depends on the other transfers; expected durations of "
@@ -84,7 +92,7 @@ class link(Duration):
             return worked(jnp.zeros(jnp.shape(run.client)))
         sigma = jnp.asarray(self.sigma, jnp.float64)
 
-        def transfer(key: Key, speed: Number, sent: Any) -> Array:
+        def transfer(key: Array, speed: Number, sent: Any) -> Array:
             normal = ndtri(uniform(per_run(key, run.client, run.run), jnp.float64) + 2.0**-54)
             values = jnp.asarray(speed, jnp.float64)
             return (
@@ -95,20 +103,3 @@ class link(Duration):
 
         down = self.up if self.down is None else self.down
         return worked(transfer(prepared[0], down, self.sent[1]) + transfer(prepared[1], self.up, self.sent[0]))
-
-
-def shared_link(durations: Duration) -> link | None:
-    """Returns the link that runs share, a term of the sum; `None` if there is none."""
-    found = list(_shared(durations))
-    if len(found) > 1:
-        raise UserError(f"{durations!r:.100}: expected at most one link(shared=...), got {len(found)}. Leave one out")
-    return found[0] if found else None
-
-
-def _shared(part: Duration) -> Iterator[link]:
-    """Yields the shared links among the terms of a sum."""
-    if isinstance(part, link) and part.shared is not None:
-        yield part
-    if isinstance(part, Sum):
-        yield from _shared(part.left)
-        yield from _shared(part.right)

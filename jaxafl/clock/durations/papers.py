@@ -12,7 +12,7 @@ from jax.scipy.special import ndtri
 
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.device.keys import Key, jax_key, per_client, per_run, uniform
+from jaxafl.device.keys import jax_key, per_client, per_run, uniform
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
@@ -50,24 +50,24 @@ class three_tier(Duration):
     terms = 2
     references: ClassVar[tuple[str, ...]] = ("wang2024fadas",)
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> tuple[Key, Array | Key]:
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> tuple[Array, Array]:
         if self.split == "client":
             if num_clients > _MANY:
                 return keys[0], keys[1]
             return keys[0], jax.vmap(functools.partial(self._tier, keys[1]))(jnp.arange(num_clients))
         shape = jnp.full(3, self.gamma, jnp.float64)
-        edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(jax_key(keys[1]), shape, dtype=jnp.float64)))
+        edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(keys[1], shape, dtype=jnp.float64)))
         order = jnp.argsort(uniform(per_client(keys[1], jnp.arange(num_clients)), jnp.float64))
         return keys[0], jnp.searchsorted(edges[:2], (jnp.argsort(order) + 0.5) / num_clients)
 
-    def draw(self, prepared: tuple[Key, Array | Key], run: Run) -> Draw:
+    def draw(self, prepared: tuple[Array, Array], run: Run) -> Draw:
         key, tiers = prepared
-        tier = self._tier(tiers, run.client) if isinstance(tiers, tuple) else tiers[run.client]
+        tier = self._tier(tiers, run.client) if tiers.ndim == 0 else tiers[run.client]
         low, high = jnp.asarray(_TIERS[self.profile], jnp.float64)[tier]
         bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
         return worked((low + (high - low) * uniform(bits, jnp.float64)) * self.unit)
 
-    def _tier(self, key: Key, client: Array) -> Array:
+    def _tier(self, key: Array, client: Array) -> Array:
         """Draws a client's tier, the argmax of gamma variates, which is that of their Dirichlet weights."""
         shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
         return jnp.argmax(jax.random.loggamma(jax_key(per_client(key, client)), shape, dtype=jnp.float64))
@@ -107,7 +107,7 @@ class mac_network(Duration):
     def pause(self) -> float:
         return 2 * float(self.megabytes) * 8 / float(self.mbits) if self.freeze else 0.0
 
-    def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
+    def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
         factor = 1 + 4 * uniform(per_client(prepared[0], run.client), jnp.float64)
         seconds = run.local_steps * self.mflop / (1000 * self.gflops)
         return worked(seconds * factor if self.spread == "time" else seconds / factor)
@@ -132,8 +132,8 @@ class transmission(Duration):
     terms = 2
     references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
 
-    def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
-        def factor(key: Key) -> Array:
+    def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
+        def factor(key: Array) -> Array:
             normal = ndtri(uniform(per_run(key, run.client, run.run), jnp.float64) + 2.0**-54)
             return jnp.maximum(1 + self.sigma * normal, 0)
 
@@ -158,7 +158,7 @@ class suspension(Duration):
     terms = 2
     references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
 
-    def draw(self, prepared: Sequence[Key], run: Run) -> Draw:
+    def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
         hits = uniform(per_run(prepared[0], run.client, run.run), jnp.float64) < self.probability
         share = uniform(per_run(prepared[1], run.client, run.run), jnp.float64)
         return Draw(jnp.zeros_like(share), jnp.where(hits, share * run.longest, 0.0))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from jaxafl.device import float64_on_cpu
-from jaxafl.device.dependence import inputs_read
-from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key, unpack, words_of
-from jaxafl.device.user_code import traced_method
+from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key, seed_key
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -37,15 +35,9 @@ class Draw(NamedTuple):
     hang: Array  # float64, idle time
 
 
-def stream_keys(key: Key, duration: Any) -> list[Key]:
+def stream_keys(key: Key, duration: Any) -> list[Array]:
     """Derives one key per term; a term added on the right does not change the draws of the others."""
-    return [purpose_key(key, Purpose.DURATION, index) for index in range(duration.terms)]
-
-
-def prepared_of(duration: Any, keys: Sequence[Key], num_clients: int) -> Any:
-    """Returns the packed result of a duration's `prepare`; a user-defined class gets keys for `jax.random`."""
-    shipped = type(duration).__module__.startswith("jaxafl.")
-    return pack(duration.prepare(keys if shipped else [jax_key(words_of(key)) for key in keys], num_clients))
+    return [jax_key(purpose_key(key, Purpose.DURATION, index)) for index in range(duration.terms)]
 
 
 def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
@@ -65,15 +57,10 @@ def worked(time: Array) -> Draw:
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
     try:
-        with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
-            drawn = duration.draw(unpack(prepared), run)
-    except AttributeError as error:
-        if isinstance(error.obj, Run):
-            known = ", ".join(Run._fields)
-            raise UserError(
-                f"the duration {duration.name} reads run.{error.name}, and all that is known of a run when it starts "
-                f"is {known}"
-            ) from error
+        drawn = duration.draw(prepared, run)
+    except Exception as error:
+        known = f"; a run has {', '.join(Run._fields)}" if isinstance(getattr(error, "obj", None), Run) else ""
+        error.add_note(f"raised in `draw` of the duration {duration.name}, which is traced by JAX{known}")
         raise
     if not isinstance(drawn, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in drawn):
         raise UserError(
@@ -83,23 +70,29 @@ def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     return drawn
 
 
-def reads(duration: Any, num_clients: int) -> dict[str, tuple[bool, bool]]:
-    """Finds the fields of `Run` on which the work and the hang of a run depend, by tracing `draw`.
-
-    Returns two bools per field: True if the work depends on it, and True if the hang does.
+def reads(duration: Any, num_clients: int) -> set[str]:
+    """Finds the fields of `Run` that `draw` of a duration reads.
 
     Args:
         duration: the duration.
         num_clients: N.
     """
+    seen: set[str] = set()
 
-    def draw(key: Key, run: Run) -> Draw:
+    class Watched(Run):
+        def __getattribute__(self, name: str) -> Any:
+            seen.update({name} & {*Run._fields})
+            return super().__getattribute__(name)
+
+        def __iter__(self) -> Any:
+            seen.update(Run._fields)
+            return super().__iter__()
+
+    def draw(client: Array, seconds: Array) -> None:
         rest = duration.without_shared()
-        return draw_of(rest, prepared_of(rest, stream_keys(key, duration), num_clients), run)
+        prepared = rest.prepare(stream_keys(seed_key(0), duration), num_clients)
+        draw_of(rest, prepared, Watched(client, client, client, seconds, seconds))
 
     with float64_on_cpu():
-        kinds = (jnp.uint32, jnp.int32, jnp.float64)
-        word, integer, real = (cast(Array, jax.ShapeDtypeStruct((), kind)) for kind in kinds)
-        jaxpr = jax.make_jaxpr(draw)((word, word), Run(integer, integer, integer, real, real)).jaxpr
-    work, hang = (inputs_read(jaxpr, wanted)[2:] for wanted in ((True, False), (False, True)))
-    return dict(zip(Run._fields, zip(work, hang, strict=True), strict=True))
+        jax.eval_shape(draw, jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), jnp.float64))
+    return seen

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, prepared_of, reads
-from jaxafl.device.keys import Key, per_client, uniform
+from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads
+from jaxafl.device.keys import per_client, uniform
 from jaxafl.options import Number, UserError, number, static
 
 Array = jax.Array
@@ -60,6 +60,10 @@ class sessions(Duration):
     def terms(self) -> int:
         return sum(one.terms for one in self._parts()) + 1
 
+    @property
+    def waits(self) -> bool:
+        return True
+
     def _parts(self) -> tuple[Duration, Duration, Duration]:
         return self.durations, self.on, self.off
 
@@ -77,19 +81,17 @@ class sessions(Duration):
                 raise UserError(f"sessions: on={part!r:.80} is 0, so no client ever works; expected longer sessions")
             read = reads(part, num_clients)
             foreign = ("now",) if name == "durations" else ("now", "longest", "local_steps")
-            if part.pause or any(any(read[field]) for field in foreign):
+            if part.pause or read & {*foreign}:
                 raise UserError(
                     f"sessions: {name}={part!r:.80} depends on more than client and index; expected independent draws. "
                     "Add other waits outside: sessions(...) + available(...)"
                 )
 
-    def prepare(self, keys: Sequence[Key], num_clients: int) -> Sessions:
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Sessions:
         cuts = [0]
         for part in self._parts():
             cuts.append(cuts[-1] + part.terms)
-        work, *both = (
-            prepared_of(part, keys[cuts[i] : cuts[i + 1]], num_clients) for i, part in enumerate(self._parts())
-        )
+        work, *both = (part.prepare(keys[cuts[i] : cuts[i + 1]], num_clients) for i, part in enumerate(self._parts()))
 
         def length(group: Array, session: Array) -> list[Array]:
             one = Run(group, session, jnp.int32(1), jnp.float64(0), jnp.float64(0))

@@ -11,8 +11,7 @@ import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import ByOptions, Clock, Delivery
-from jaxafl.clock.rounds import synchronous
-from jaxafl.clock.weights import draws_by_weight
+from jaxafl.clock.synchronous import synchronous
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
@@ -69,7 +68,8 @@ class fedstale(Server):
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         whole = isinstance(clock, synchronous) and clock.order_free  # rounds with all of their runs
-        drawn = whole and not getattr(clock, "replacement", False) and not draws_by_weight(clock)
+        uniform = getattr(clock, "weights", None) is None and getattr(clock, "select", "uniform") == "uniform"
+        drawn = whole and not getattr(clock, "replacement", False) and uniform
         if self.estimate and self.participation is not None:
             raise ValueError("fedstale: estimate=True and participation are both given; expected one of them")
         if self.participation is None and not drawn and not self.estimate:
@@ -81,7 +81,11 @@ class fedstale(Server):
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedstale, Client]:
         num_clients = len(counts)
-        given = clock.capacity(num_clients) / num_clients if self.participation is None else self.participation
+        given = (
+            (clock.arrivals(num_clients) or num_clients) / num_clients
+            if self.participation is None
+            else self.participation
+        )
         table = np.broadcast_to(np.asarray(given, np.float64), (num_clients,))
         return dataclasses.replace(self, table=table), client
 

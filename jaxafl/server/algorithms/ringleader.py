@@ -64,8 +64,7 @@ class ringleader(Server):
         clients = len(state.counts) // 2
         side = jnp.where(arrivals.kind == _STORED, 1 - state.side, state.side)
         row = 2 * arrivals.client + side
-        local = arrivals.mask & state.table.has(row)
-        before, last = in_turn(jnp.where(local, row, -1))
+        before, last = in_turn(jnp.where(arrivals.mask, row, -1))
         counts = state.counts.at[jnp.where(arrivals.mask, row, 2 * clients)].add(1, mode="drop")
 
         def number_of(entry: Array, numbers: Array) -> Array:
@@ -74,7 +73,7 @@ class ringleader(Server):
 
         numbers = jax.lax.fori_loop(0, len(row), number_of, jnp.zeros_like(row))
         some = state.counts[row] > 0
-        held = state.table.read_local(row)
+        held = state.table.read_many(row)
         held = jax.tree.map(lambda leaf: jnp.where(buffers.expand(some, leaf), leaf, 0), held)
 
         def enter(entry: Array, means: Tree) -> Tree:
@@ -85,7 +84,7 @@ class ringleader(Server):
             return buffers.write(means, entry, new)
 
         means = jax.lax.fori_loop(0, len(row), enter, jax.tree.map(jnp.zeros_like, held))
-        entered = replaced(state.table, row, local, before, last, held, means)
+        entered = replaced(state.table, row, arrivals.mask, before, last, held, means)
         sides = [entered.change((side == one) / clients) for one in range(2)]
         change = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sides)
         mean = jax.tree.map(jnp.add, state.mean, change)

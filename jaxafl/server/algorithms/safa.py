@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
-from jaxafl.clock.semi_async import RESYNCHRONISED, UNDRAFTED
+from jaxafl.clock.protocols.rounds import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import Rows
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
 

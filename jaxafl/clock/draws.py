@@ -1,0 +1,195 @@
+"""Random draws of clocks in NumPy, in blocks, with the bits of `jaxafl.device.keys`; and the seconds of local runs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.clock.durations.runs import Run, draw_of, reads, stream_keys
+from jaxafl.device import as_arrays, float64_on_cpu
+from jaxafl.device.keys import Purpose, seed_key
+
+Words = tuple[int, int]
+_BLOCK = 4096
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def threefry(key: Words, first: Any, second: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Computes Threefry-2x32-20 of two counters under a key: 64 random bits as two uint32 words."""
+    words = [*key, key[0] ^ key[1] ^ 0x1BD11BDA]
+    low, high = (np.array(one, np.uint32) for one in np.broadcast_arrays(*np.atleast_1d(first, second)))
+    low += np.uint32(words[0])
+    high += np.uint32(words[1])
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            low += high
+            high = (high << np.uint32(rotation)) | (high >> np.uint32(32 - rotation))
+            high ^= low
+        low += np.uint32(words[(group + 1) % 3])
+        high += np.uint32((words[(group + 2) % 3] + group + 1) & 0xFFFFFFFF)
+    return low, high
+
+
+def uniform(bits: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Computes a float64 in [0, 1) from 64 random bits."""
+    return bits[0] * 2.0**-32 + (bits[1] >> np.uint32(11)) * 2.0**-53
+
+
+def stream(seed: int, purpose: Purpose, index: int = 0) -> Words:
+    """Returns the key of one stream of draws."""
+    low, high = threefry((seed & 0xFFFFFFFF, seed >> 32), int(purpose), index)
+    return int(low[0]), int(high[0])
+
+
+class Shares:
+    """Floats in [0, 1) of a stream, by index: `shares[k]`; or a function of them."""
+
+    def __init__(self, key: Words, function: Callable[[np.ndarray], np.ndarray] = np.asarray) -> None:
+        self.key, self.function = key, function
+        self.known: list[float] = []
+
+    def __getitem__(self, index: int) -> float:
+        while index >= len(self.known):
+            begin = len(self.known)
+            more = np.arange(begin, begin + min(_BLOCK, max(256, begin)))
+            self.known += self.function(uniform(threefry(self.key, more, 0))).tolist()
+        return self.known[index]
+
+
+class Rounds:
+    """Rows of draws by index, one for each round or tick, computed in blocks of about 4096 draws."""
+
+    def __init__(self, width: int, compute: Callable[[np.ndarray], np.ndarray]) -> None:
+        """Takes the length of a row, and the function (indices [n, 1]) -> rows [n, width]."""
+        self.compute, self.count, self.block = compute, max(1, _BLOCK // width), -1
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        block, place = divmod(index, self.count)
+        if block != self.block:
+            self.rows = self.compute(np.arange(block * self.count, (block + 1) * self.count)[:, None])
+            self.block = block
+        return self.rows[place]
+
+
+class PerRun:
+    """Values of (client, run), computed in blocks of about 4096.
+
+    A block of first runs has neighbouring clients. Blocks of later runs have fewer clients and more runs of each, since
+    clients differ in their numbers of runs.
+    """
+
+    def __init__(self, num_clients: int, compute: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> None:
+        """Takes the function (clients, runs) -> values, all [n]."""
+        self.num_clients = num_clients
+        self.compute = compute
+        self.widest = min(12, (num_clients - 1).bit_length())  # log2 of the clients of the first blocks
+        self.places: list[tuple[int, int, int, int, dict[int, array[float]]]] = []  # of the runs 0, 1, ...
+
+    def __call__(self, client: int, run: int) -> float:
+        try:
+            wide, inside, long, place, blocks = self.places[run]
+            return blocks[client >> wide][((client & inside) << long) + place]
+        except (IndexError, KeyError):
+            self._extend(client, run)
+            return self(client, run)
+
+    def _extend(self, client: int, run: int) -> None:
+        """Computes the block of a run."""
+        while run >= len(self.places):
+            begin = len(self.places)
+            level = min(((begin >> (12 - self.widest)) + 1).bit_length() - 1, self.widest)
+            wide, long = self.widest - level, 12 - self.widest + level
+            blocks: dict[int, array[float]] = {}
+            self.places += [(wide, (1 << wide) - 1, long, place, blocks) for place in range(1 << long)]
+        wide, inside, long, place, blocks = self.places[run]
+        clients = np.minimum(np.arange(client & ~inside, (client | inside) + 1), self.num_clients - 1)
+        runs = np.arange(run - place, run - place + (1 << long))
+        values = self.compute(np.repeat(clients, len(runs)), np.tile(runs, len(clients)))
+        blocks[client >> wide] = array("d", np.asarray(values, np.float64).tobytes())
+
+
+class Seconds:
+    """Seconds of the runs of a clock's clients, drawn by JAX: in blocks, or one by one if they depend on the start."""
+
+    def __init__(self, durations: Any, num_clients: int, local_steps: Any, seed: int) -> None:
+        """Takes the local steps of runs as `jaxafl.clock.schedule` does."""
+        self.durations, self.num_clients = durations.without_shared(), num_clients
+        read = reads(durations, num_clients)
+        self.by_start = bool(read & {"now", "longest"})
+        self.by_steps = "local_steps" in read
+        with float64_on_cpu():
+            keys = stream_keys(seed_key(seed), durations)
+            self.arguments = as_arrays(self.durations, jnp.float64), self.durations.prepare(keys, num_clients)
+        table = np.asarray(local_steps, np.int32)
+        self.steps = table.reshape(len(table), -1) if table.ndim else table.reshape(1, 1)
+        self.hangs = False  # True once a block has runs that hang
+        self.seconds = PerRun(num_clients, lambda client, run: self._block(client, run)[0])
+        self.work = PerRun(num_clients, lambda client, run: self._block(client, run)[1])
+        self.parts = [PerRun(num_clients, functools.partial(self._lasting, steps)) for steps in (0, 1)]
+
+    def _lasting(self, local_steps: int, client: np.ndarray, run: np.ndarray) -> np.ndarray:
+        return self._block(client, run, local_steps)[0]
+
+    def _block(self, client: np.ndarray, run: np.ndarray, local_steps: int | None = None) -> np.ndarray:
+        row = client if len(self.steps) > 1 else np.zeros_like(client)
+        steps = self.steps[row, np.minimum(run, self.steps.shape[1] - 1)]
+        if local_steps is not None:
+            steps = np.full_like(steps, local_steps)
+        unknown = np.full(len(run), 0.0)
+        with float64_on_cpu():
+            runs = Run(*map(jnp.asarray, (client.astype(np.int32), run.astype(np.int32), steps, unknown, unknown)))
+            both = np.asarray(_block(*self.arguments, runs))
+        self.hangs |= bool((both[0] != both[1]).any())
+        return both
+
+    @functools.cached_property
+    def linear(self) -> bool:
+        """True if runs last a latency plus a time per local step."""
+        first = np.arange(self.num_clients), np.zeros(self.num_clients, int)
+        latency, one, two = (self._block(*first, steps)[0] for steps in (0, 1, 2))
+        return not (self.by_start or self.hangs) and np.allclose(two - one, one - latency, rtol=1e-6, equal_nan=True)
+
+    def stepwise(self, client: int, run: int, steps: int) -> float:
+        """Returns the seconds of a run with any number of local steps, if they are `linear`."""
+        latency, one = (part(client, run) for part in self.parts)
+        return latency + steps * (one - latency) if one < math.inf else one
+
+    def of(self, client: int, run: int, now: float, longest: float) -> tuple[float, float]:
+        """Returns the seconds of a run with the local steps of the table, and those in which the client works."""
+        if self.by_start:
+            return self.alone(client, run, int(self.steps[0, 0]), now, longest)
+        return self.seconds(client, run), self.work(client, run)
+
+    def alone(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
+        """Returns the seconds of one run, and those in which the client works."""
+        with float64_on_cpu():
+            numbers: Any = (np.int32(client), np.int32(run), np.int32(steps), np.float64(longest), np.float64(now))
+            seconds, work = np.asarray(_one(*self.arguments, Run(*numbers))).tolist()
+        return seconds, work
+
+
+@jax.jit
+def _one(durations: Any, prepared: Any, run: Run) -> jax.Array:
+    drawn = draw_of(durations, prepared, run)
+    return jnp.stack([drawn.work + drawn.hang, drawn.work])
+
+
+@jax.jit
+def _block(durations: Any, prepared: Any, runs: Run) -> jax.Array:
+    return jax.vmap(lambda run: _one(durations, prepared, run), out_axes=1)(runs)
+
+
+def exponential(u: np.ndarray) -> np.ndarray:
+    """Computes -log(1 - u), the quantile of the exponential distribution, with the bits of compiled code."""
+    with float64_on_cpu():
+        return np.asarray(_exponential(u))
+
+
+_exponential = jax.jit(lambda u: -jnp.log1p(-u))

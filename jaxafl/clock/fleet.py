@@ -1,0 +1,518 @@
+"""`Fleet`, the clients of a simulation as a clock sees them: simulated time, runs in flight, idle clients, versions.
+
+A *run* is one local training of one client. A clock is a generator over a fleet: it takes runs as they arrive, and
+yields server steps (`jaxafl.clock.Clock.steps`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from jaxafl.clock import draws
+from jaxafl.clock.delivery import Delivery
+from jaxafl.device.keys import Purpose
+from jaxafl.options import UserError
+
+NEVER = math.inf
+REASONS = ("refused", "stopped", "lost")
+"""Reasons for which the schedule counts runs that no server step takes."""
+_PATIENCE = 1000  # arrivals per client, after which a missing server step is examined
+_new = tuple.__new__  # the constructor of a named tuple takes three times as long
+
+
+class LocalRun(NamedTuple):
+    """One run. Runs compare in the order in which they arrive, with ties in client order."""
+
+    arrived: float  # end in simulated seconds; NaN before the end, if the clock has no durations
+    client: int
+    run: int  # index among the client's runs, in start order
+    run_id: int  # index among all runs, in start order
+    version: int  # of the start model
+    reference: int  # version that the update is relative to
+    started: float  # start in simulated seconds
+    local_steps: int
+    work: float  # seconds in which the client works
+
+
+class Dropped(NamedTuple):
+    """A run that no server step takes."""
+
+    run: LocalRun
+    reason: str  # see `Fleet.discard`
+    ended: float  # simulated seconds
+
+
+class ServerStep(NamedTuple):
+    """One server step, which acts on a version and makes the next one."""
+
+    version: int  # index of the step
+    time: float  # simulated seconds
+    runs: Sequence[LocalRun]  # its arrivals, in order
+    kinds: Sequence[int] | None  # indices into the clock's `kinds`
+    counts: Sequence[int] | None  # number of times that each update counts
+    totals: tuple[int, ...]  # runs started, refused, stopped, lost, and starts skipped, so far
+    dropped: Sequence[Dropped]  # since the last step
+    columns: Mapping[str, Any]  # the clock's own values, per step or per run
+
+
+Steps: TypeAlias = Generator[ServerStep, Mapping[int, int] | None, None]
+
+
+class Fleet:
+    """Clients with runs in flight.
+
+    Attributes:
+        num_clients: N.
+        seed: seed of the schedule.
+        now: simulated seconds.
+        version: index of the newest version, which is also that of the next server step.
+        started: number of runs that have started.
+        clock: the clock.
+    """
+
+    def __init__(self, clock: Any, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
+        """Takes the arguments of `jaxafl.clock.schedule`."""
+        self.clock, self.num_clients, self.seed = clock, num_clients, seed
+        self.now, self.version, self.started, self.ended, self.skipped = 0.0, 0, 0, 0, 0
+        self.totals = dict.fromkeys(REASONS, 0)
+        self.dropped: list[Dropped] = []  # since the last server step
+        self.known: dict[int, LocalRun] = {}  # by run_id, those that a server step may still take
+        self.flight: list[LocalRun] = []  # a heap
+        self.stopped: set[int] = set()  # numbers of runs in the heap that were stopped
+        self.order: deque[LocalRun] | None = None  # runs in start order, once a clock asks for the oldest
+        self.runs = [0] * num_clients  # that each client has started
+        self.longest = 0.0  # seconds of the longest run so far, without its hang
+        self.endless: list[LocalRun] = []  # runs in flight that never arrive
+        self.since = 0  # arrivals since the last server step
+        self.stepped = 0.0  # its time
+        self.keeps = 0  # versions before the newest that later runs may start from
+        self.shift: Any = None  # numbers of versions and runs that `warm_up` does not publish
+        self.interrupted = False
+        # ---- starts
+        self.refills = True  # every arrival makes a start due
+        self.due: list[LocalRun | None] = []  # ended runs whose places are to be filled when time moves on
+        self.restarting: list[int] = []  # clients of stopped runs, which restart before idle ones are drawn
+        self.versions: dict[int, int] = {}  # run_id of an ended run -> version of the run in its place
+        self.origin: Any = None  # function (starts that are left) -> version and reference of the next run
+        self.choose: Callable[[LocalRun | None], int | None] = _restarts
+        self.idle: Any = None  # idle clients, if they are drawn
+        self.opening: Any = None  # starts that no arrival makes due: its `time`, and its `begin(first)`
+        # ---- draws
+        self.recordings = _recordings(clock)
+        self.skipped_runs = 0
+        self.shares = draws.Shares(draws.stream(seed, Purpose.START))
+        table = np.asarray(local_steps)
+        self.table = table.reshape(num_clients, -1).tolist() if table.ndim else None
+        self.local_steps: list[Any] = [None] * num_clients if table.ndim else [int(table)] * num_clients
+        durations = getattr(clock, "durations", None)
+        self.seconds = None if durations is None else draws.Seconds(durations, num_clients, local_steps, seed)
+        self.transport = None if durations is None else durations.transport()  # over a link that runs share
+        self.replied = False  # replies change the local steps, and runs last a latency plus a time per step
+        self.alone = self.seconds is not None and self.seconds.by_start  # seconds are drawn run by run
+        self.size = clock.arrivals(num_clients)
+        self.repeats = Delivery.REPEATED in clock.delivers
+        self.offered: dict[int, int] = {}  # client -> run_id of its last run, if runs may be taken again
+
+    # ---- what a clock calls
+
+    def arrivals(self) -> Iterator[LocalRun]:
+        """Yields runs as they arrive. The clients that are due start when time moves on."""
+        for runs in self.instants():
+            yield from runs
+
+    def instants(self, alarm: Callable[[], float] | None = None) -> Iterator[list[LocalRun]]:
+        """Yields the runs that arrive at one instant, in client order.
+
+        At first every client starts, unless the clock has started runs. Clients that are due, by default those whose
+        runs have ended, start when the loop asks for the next instant.
+
+        Args:
+            alarm: function () -> the next time at which an empty list comes, after the arrivals of that instant.
+        """
+        flight, due, stopped = self.flight, self.due, self.stopped
+        if not (self.started or due or self.opening):
+            for client in range(self.num_clients):
+                self.start(client)
+        self.start_due()
+        while True:
+            self._check_running()
+            while stopped and flight and flight[0].run_id in stopped:
+                stopped.discard(heappop(flight).run_id)
+            first = flight[0].arrived if flight else NEVER
+            if alarm is not None:
+                first = min(first, alarm())
+            phase = NEVER if self.transport is None else self.transport.time(self.now)
+            if self.opening is not None and self.opening.time < min(first, phase):
+                self.opening.begin(min(first, phase))
+                continue
+            if phase <= first and phase < NEVER:
+                self._end_phase(phase)
+                continue
+            if first == NEVER:
+                self.gone()
+            self.now, runs = first, []
+            while flight and flight[0].arrived == first:
+                run = heappop(flight)
+                if stopped and run.run_id in stopped:
+                    stopped.discard(run.run_id)
+                    continue
+                runs.append(run)
+                self.ended += 1
+                if self.idle is not None:
+                    self.idle.add(run.client)
+            if self.refills:
+                due += runs
+            self.since += len(runs)
+            if self.since > _PATIENCE * self.num_clients:
+                self._check_endless(alarm is None)
+            yield runs
+            if alarm is None or alarm() != self.now:
+                self.start_due()
+
+    def step(
+        self,
+        runs: Sequence[LocalRun],
+        *,
+        kinds: Sequence[int] | None = None,
+        counts: Sequence[int] | None = None,
+        time: float | None = None,
+        **columns: Any,
+    ) -> ServerStep:
+        """Makes the next version from the updates of runs; the clock yields the result.
+
+        Args:
+            runs: the arrivals, in order.
+            kinds: index into the clock's `kinds` of each, or of every client [N] by `Delivery.BY_CLIENT`.
+            counts: number of times that each counts.
+            time: time of the step in simulated seconds; `None` is now.
+            **columns: further values, one for the step or one per run, for `Schedule.columns`.
+        """
+        self._check_running()
+        if time is not None:
+            if not time >= self.now:
+                self._fail(f"is at {time} s, and the time is {self.now} s", "times that do not fall")
+            self.now = time
+        if self.now == NEVER:
+            late = [run for run in self.known.values() if run.arrived == NEVER]
+            who = f"run {late[0].run} of client {late[0].client}" if late else "runs"
+            self._fail(
+                f"waits for {who} for ever: its duration is infinite",
+                "finite durations, or a clock that goes on with the other clients, such as free_running, interrupting, "
+                "semi_async and synchronous(deadline=...)",
+            )
+        if self.size is not None and len(runs) != self.size:
+            self._fail(f"has {len(runs)} arrivals", f"the {self.size} that `arrivals` promises")
+        if self.seconds is None:
+            runs = [run._replace(arrived=self.now) for run in runs]
+        if self.repeats:
+            self.known |= {run.run_id: run for run in runs if run.run_id in self.known}
+        else:
+            for run in runs:
+                if self.known.pop(run.run_id, None) is None:
+                    self._fail(
+                        f"takes run {run.run} of client {run.client}, which has not started or was taken before",
+                        "each run once, or Delivery.REPEATED in `delivers`",
+                    )
+        version, dropped = self.version, self.dropped
+        totals = (self.started, *self.totals.values(), self.skipped)
+        self.version, self.dropped, self.since, self.stepped = version + 1, [], 0, self.now
+        return ServerStep(version, self.now, runs, kinds, counts, totals, dropped, columns)
+
+    def start(
+        self,
+        client: int,
+        version: int | None = None,
+        reference: int | None = None,
+        *,
+        now: float | None = None,
+        flies: bool = True,
+        timed: bool = True,
+    ) -> LocalRun:
+        """Starts a run of a client.
+
+        Args:
+            client: its index.
+            version: version of the start model; `None` is the newest.
+            reference: version that the update is relative to; `None` is `version`.
+            now: start in simulated seconds; `None` is now.
+            flies: False for a run that the clock itself waits for: `arrivals` does not yield it.
+            timed: False for a run that the clock itself ends: its duration is not drawn.
+        """
+        if version is None:
+            version = self.version
+        elif not 0 <= version <= self.version:
+            self._fail(f"starts client {client} from version {version}", f"0 to {self.version}")
+        if now is None:
+            now = self.now
+        run, run_id, steps = self.runs[client], self.started, self.local_steps[client]
+        if steps is None:
+            steps = self.planned_steps(client, run)
+        reference = version if reference is None else reference
+        seconds = work = math.nan
+        if self.seconds is None or not timed:
+            flies = False
+        elif self.replied:
+            seconds = work = self.seconds.stepwise(client, run, steps)
+        elif self.alone:
+            seconds, work = self.seconds.alone(client, run, steps, now, self.longest)
+        else:
+            seconds = self.seconds.seconds(client, run)
+            work = self.seconds.work(client, run) if self.seconds.hangs else seconds
+        if self.transport is not None and not flies:
+            raise UserError(
+                "link: with shared=... the time of a transfer depends on the other transfers; expected free_running, a "
+                "clock of its kind, or rounds. Run one of them, or give up=... instead"
+            )
+        begun = _new(LocalRun, (now + seconds, client, run, run_id, version, reference, now, steps, work))
+        if not seconds >= 0 and self.seconds is not None and timed:
+            self.valid(begun, seconds)
+        if work > self.longest and work < NEVER:
+            self.longest = work
+        if seconds == NEVER:
+            self.endless.append(begun)
+        if self.transport is not None:
+            begun = self.transport.begin(now, begun, seconds)
+        self.runs[client], self.started = run + 1, run_id + 1
+        self.known[run_id] = begun
+        if self.repeats:
+            self.known.pop(self.offered.get(client, -1), None)
+            self.offered[client] = run_id
+        if flies:
+            if self.transport is None:
+                heappush(self.flight, begun)
+            if self.order is not None:
+                self.order.append(begun)
+        return begun
+
+    def start_round(self, clients: Sequence[int], versions: Sequence[int] | None = None) -> list[LocalRun]:
+        """Starts runs for which the clock itself waits, while no others are in flight.
+
+        Args:
+            clients: the clients.
+            versions: versions of their start models; `None` is the newest.
+        """
+        origins: Sequence[int | None] = [None] * len(clients) if versions is None else versions
+        if self.transport is None:
+            return [self.start(client, one, flies=False) for client, one in zip(clients, origins, strict=True)]
+        transport, self.transport = self.transport, None
+        runs = [self.start(client, one, now=0.0, flies=False) for client, one in zip(clients, origins, strict=True)]
+        self.transport = transport
+        ends = transport.together([run.arrived for run in runs])
+        runs = [run._replace(started=self.now, arrived=self.now + end) for run, end in zip(runs, ends, strict=True)]
+        self.known |= {run.run_id: run for run in runs}
+        return runs
+
+    def stop(self, run: LocalRun) -> None:
+        """Stops a run in flight; its client restarts when time moves on, before idle clients are drawn."""
+        self.discard(run, "stopped")
+        self.ended += 1
+        if self.transport is None:
+            self.stopped.add(run.run_id)
+        else:
+            self.transport.stop(self.now, run)
+        if self.idle is not None:
+            self.idle.add(run.client)
+        if self.choose is _restarts:
+            insort(self.due, run, key=lambda ended: ended.client)  # type: ignore[union-attr]
+        else:
+            insort(self.restarting, run.client)
+
+    def stop_up_to(self, version: int) -> None:
+        """Stops the runs in flight that have started from a version or an earlier one."""
+        while (run := self.oldest()) and run.version <= version:
+            self.stop(run)
+
+    def oldest(self) -> LocalRun | None:
+        """Returns the run in flight that has started first, without those that never arrive."""
+        if self.order is None:
+            self.order = deque(self.known.values())
+        order = self.order
+        while order and not self._flies(order[0]):
+            order.popleft()
+        return order[0] if order else None
+
+    def _flies(self, run: LocalRun) -> bool:
+        """Returns True if a run is in flight, and will arrive."""
+        run = self.known.get(run.run_id, run) if self.transport else run
+        return run.run_id in self.known and not (run.arrived <= self.now or run.arrived == NEVER)
+
+    def discard(self, run: LocalRun, reason: str = "refused") -> None:
+        """Gives up a run, which no server step takes.
+
+        Args:
+            run: the run.
+            reason: `"refused"`, `"stopped"` or `"lost"`, which the schedule counts; `"late"` for a completed run that
+                another one of its client replaces, `"abandoned"` for one that its client gives up.
+        """
+        if reason in self.totals:
+            self.totals[reason] += 1
+        self.known.pop(run.run_id, None)
+        ended = self.now if reason in ("stopped", "abandoned") else run.arrived
+        self.dropped.append(Dropped(run, reason, ended))
+
+    def drawn(self, name: str, index: int, draw: Callable[[], Any] | None = None) -> Any:
+        """Returns entry `index` of the recording `name` of the clock, or `draw()` if there is none."""
+        table = self.recordings.get(name)
+        if table is None:
+            return draw() if draw else None
+        if index >= len(table):
+            raise UserError(
+                f"{self.clock.name}: the recorded {name} end at {index}, at server step {self.version}; expected "
+                f"further entries. Record more {name}, or give fewer server steps"
+            )
+        return table[index].tolist()
+
+    def share(self, index: int) -> float:
+        """Returns draw `index` of the stream for the choice of clients, in [0, 1)."""
+        return self.shares[index]
+
+    def valid(self, run: LocalRun, seconds: float) -> float:
+        """Returns the seconds of a run; raises `UserError` if they are NaN or negative."""
+        if seconds >= 0:
+            return seconds
+        which = f"run {run.run} of client {run.client} (start number {run.run_id})"
+        if math.isnan(seconds):
+            raise UserError(
+                f"the recorded durations run out: {which} has no duration (a user-defined duration that is NaN means "
+                "this, too)"
+            )
+        raise UserError(f"{which} has a negative or NaN duration, {seconds} s")
+
+    def recounted(self, step: ServerStep) -> ServerStep:
+        """Returns a server step with the runs that have started since `step` made it."""
+        return step._replace(totals=(self.started, *step.totals[1:]))
+
+    # ---- what the engine calls
+
+    def reply(self, replies: Mapping[int, int] | None) -> None:
+        """Takes the server's answers: client -> local steps from its next start on."""
+        for client, steps in (replies or {}).items():
+            if steps < 1:
+                raise UserError(
+                    f"the server replied at server step {self.version - 1} with {steps} local steps for client "
+                    f"{client}; expected 1 or more"
+                )
+            self.local_steps[client] = int(steps)
+            if self.seconds is not None and self.seconds.by_steps and not (self.replied or self.alone):
+                self.replied = self.seconds.linear
+                self.alone = not self.replied
+
+    def flying(self) -> list[LocalRun]:
+        """Returns the runs that have not ended yet, in start order."""
+        runs = [run for run in self.known.values() if not run.arrived <= self.now]
+        return runs if self.shift is None else [self.shift.run(run) for run in runs]
+
+    def held(self) -> list[int]:
+        """Returns the versions that later server steps may still need."""
+        versions = {version for run in self.known.values() for version in run[4:6]}
+        versions |= {*self.versions.values(), *range(max(self.version - self.keeps, 0), self.version)}
+        skipped = 0 if self.shift is None else self.shift.versions
+        return sorted({max(version - skipped, 0) for version in versions})
+
+    # ---- starts
+
+    def start_due(self) -> None:
+        """Starts a client for every place that is due."""
+        for one in self.restarting:
+            if self.idle is not None:
+                self.idle.remove(one)
+            self.start(one)
+        self.restarting.clear()
+        due, versions, choose = self.due, self.versions, self.choose
+        for place, ended in enumerate(due):
+            if (client := choose(ended)) is None:  # nobody can start yet
+                del due[:place]
+                return
+            if self.origin is not None:
+                self.start(client, *self.origin(len(due) - place - 1))
+            elif versions and ended is not None:
+                self.start(client, versions.pop(ended.run_id, None))
+            else:
+                self.start(client)
+        due.clear()
+
+    def comes(self) -> bool:
+        """Returns True if a run in flight will arrive, or a start is due."""
+        phase = NEVER if self.transport is None else self.transport.time(self.now)
+        return bool(self.due) or phase < NEVER or (bool(self.flight) and self.flight[0].arrived < NEVER)
+
+    def losses(self, odds: Any) -> Callable[[LocalRun], bool]:
+        """Returns the function that draws if the upload of a run fails.
+
+        Args:
+            odds: probability that it fails, a number or one per client.
+        """
+        key = draws.stream(self.seed, Purpose.LOST)
+        drawn = draws.PerRun(self.num_clients, lambda client, run: draws.uniform(draws.threefry(key, client, run)))
+        most = np.broadcast_to(odds, self.num_clients).tolist()
+        return lambda run: drawn(run.client, run.run) < most[run.client]
+
+    def of_protocol(self, clock: Any, skipped_runs: int = 0) -> Steps:
+        """Returns the server steps of a protocol that another clock contains; its runs are counted after others."""
+        self.recordings = _recordings(clock)
+        self.skipped_runs = skipped_runs
+        if self.seconds is not None and skipped_runs and self.seconds.steps.shape[1] > 1:
+            self.seconds.steps = self.seconds.steps[:, skipped_runs:]
+        return clock.steps(self)
+
+    def planned_steps(self, client: int, run: int) -> int:
+        """Returns the local steps of a run."""
+        if self.local_steps[client] is not None:
+            return int(self.local_steps[client])
+        row: list[int] = self.table[client]  # type: ignore[index]
+        return row[min(run + self.skipped_runs, len(row) - 1)]
+
+    def in_flight(self) -> int:
+        """Returns the number of runs in flight."""
+        return self.started - self.ended
+
+    def _end_phase(self, time: float) -> None:
+        """Ends a transfer, or the work between two."""
+        run = self.transport.advance(self.now)  # type: ignore[union-attr]
+        self.now = time
+        if run is not None:
+            self.known[run.run_id] = run
+            heappush(self.flight, run)
+
+    def _check_endless(self, waits: bool) -> None:
+        """Raises `UserError` if a server step that never comes would take more and more arrivals.
+
+        Args:
+            waits: True if it comes by an arrival only.
+        """
+        late = self.endless[0] if self.endless and waits else None
+        if late or self.now == self.stepped:
+            why = f"run {late.run} of client {late.client} never arrives" if late else "no time passes"
+            self._fail(f"has not come after {self.since:,} arrivals, and {why}", "finite durations above 0")
+
+    def _check_running(self) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt(f"the clock {self.clock.name} was interrupted at server step {self.version}")
+
+    def gone(self) -> None:
+        """Raises `UserError`, as no client will ever arrive."""
+        raise UserError(
+            f"all clients that are at work are gone (infinite durations) at {self.now:,.6g} simulated seconds, and "
+            f"server step {self.version} needs arrivals; give fewer server steps, or finite durations"
+        )
+
+    def _fail(self, given: str, expected: str) -> None:
+        name = self.clock.name
+        raise UserError(f"the clock {name} makes no schedule: server step {self.version} {given}; expected {expected}")
+
+
+def _recordings(clock: Any) -> dict[str, np.ndarray]:
+    given = {name: getattr(clock, name) for name in clock.recorded}
+    return {name: np.asarray(table) for name, table in given.items() if table is not None}
+
+
+def _restarts(ended: LocalRun | None) -> int:
+    """Chooses the client whose run has ended."""
+    return ended.client  # type: ignore[union-attr]

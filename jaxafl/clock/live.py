@@ -1,0 +1,287 @@
+"""`Live`, a clock that is advanced step by step, and `schedule`, which computes a schedule without training."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
+from jaxafl.clock.options import check_durations
+from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused, replaced
+from jaxafl.device import host_bytes
+from jaxafl.options import UserError, check_number, check_options, check_whole, shown
+
+_STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
+_FLOATS = ("arrived", "started", "work")
+_TOTALS = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
+
+
+def schedule(clock: Clock, num_clients: int, local_steps: Any, server_steps: int, seed: int = 0) -> Schedule:
+    """Runs a clock for `server_steps` steps, without training.
+
+    Args:
+        clock: the clock; its options are checked first.
+        num_clients: N.
+        local_steps: local steps per run: a number, [N] per client or [N, R] per client and run; runs after the last
+            column use its value.
+        server_steps: T.
+        seed: seed of the schedule.
+
+    Raises:
+        ValueError: options are invalid; a recording ends or names a busy client; all clients are gone; or the clock
+            makes an invalid server step (time runs backwards, a version does not exist yet ...).
+    """
+    check_whole("schedule", "server_steps", server_steps)
+    return Live(clock, num_clients, local_steps, seed).complete(int(server_steps))
+
+
+def recharged(original: Schedule, clock: Clock, planned: np.ndarray, executed: np.ndarray, seed: int) -> Schedule:
+    """Computes a schedule again with the times of the executed local steps; the arrivals stay the same.
+
+    Args:
+        original: schedule of the planned local steps.
+        clock: clock of the schedule, whose `order_free` is True.
+        planned: int [], [N] or [N, R], local steps of runs that did not arrive.
+        executed: int [E], local steps of the arrivals.
+        seed: seed of the schedule.
+    """
+    client, run = original.of_arrivals("client"), original.of_arrivals("run")
+    table = np.reshape(planned, (-1, np.shape(planned)[-1] if np.ndim(planned) > 1 else 1))
+    runs = np.minimum(np.arange(run.max(initial=0) + 1), table.shape[1] - 1)
+    table = np.array(np.broadcast_to(table[:, runs], (original.num_clients, len(runs))))
+    table[client, run] = executed
+    found = schedule(clock, original.num_clients, table, original.server_steps, seed)
+    if not np.array_equal(found.of_arrivals("run_id"), original.of_arrivals("run_id")):
+        raise UserError(
+            f"the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives "
+            "depends on the local steps that runs make: say order_free = False in its class"
+        )
+    return found
+
+
+def check_clock(clock: Any, num_clients: int) -> None:
+    """Raises `ValueError` or `TypeError` for options of a clock that cannot work."""
+    if not hasattr(clock, "steps"):
+        raise UserError(f"`prepare` of a clock must return the clock, such as self; it returned {shown(clock)}")
+    check_options(clock, num_clients)
+    if getattr(clock, "durations", None) is not None:
+        check_durations(clock.name, clock.durations, num_clients)
+    clock.check(num_clients)
+    check_number(clock.name, "pause", clock.pause, least=0)
+
+
+class Live:
+    """A clock that is advanced any number of server steps at a time, with the server's replies if there are any."""
+
+    def __init__(self, clock: Clock, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
+        """Checks the options; see `schedule` for the arguments and the errors."""
+        check_clock(clock, num_clients)
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed must be in [0, 2**64), got {seed}")
+        self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)
+        self.fleet = Fleet(clock, num_clients, local_steps, self.seed)
+        self.steps = clock.steps(self.fleet)
+        self.begun = False
+        self.times = np.zeros(0)  # of the server steps so far, without pauses
+        self.error: Exception | None = None  # of the step after those that a call of `advance` has returned
+
+    def next(self, replies: Mapping[int, int] | None = None) -> ServerStep:
+        """Returns the next server step.
+
+        Args:
+            replies: the server's answers to the step before: client -> local steps from its next start on.
+        """
+        self.fleet.reply(replies)
+        version = self.fleet.version
+        try:
+            step = self.steps.send(replies if self.begun else None)
+            self.begun = True
+        except StopIteration:
+            raise UserError(
+                f"the clock {self.clock.name}: steps(fleet) ends before server step {version}; expected server steps "
+                "without end. Write a loop that does not end"
+            ) from None
+        if not isinstance(step, ServerStep):
+            raise UserError(
+                f"the clock {self.clock.name}: steps(fleet) yielded {shown(step)} at server step {version}; expected "
+                "fleet.step(runs). Write `yield fleet.step(runs)`"
+            )
+        return step
+
+    def advance(self, count: int, early: bool = False) -> Schedule:
+        """Returns the schedule of the next `count` server steps of a server that does not reply.
+
+        Args:
+            count: number of server steps.
+            early: return fewer if the clock fails after at least one of them. Then the next call raises its error.
+        """
+        if self.error is not None:
+            raise self.error
+        steps: list[ServerStep] = []
+        with _no_collections():
+            try:
+                for _ in range(count):
+                    steps.append(self.next())
+            except UserError as error:
+                if not (early and steps):
+                    raise
+                self.error = error
+            return self.collect(steps)
+
+    def complete(self, count: int) -> Schedule:
+        """Returns a schedule of `count` server steps with the runs in flight after the last.
+
+        Raises:
+            MemoryError: the schedule does not fit into the memory of the host.
+        """
+        needed, available = count * (_STEP_BYTES + _RUN_BYTES * (self.fleet.size or 1)), host_bytes()
+        if available is not None and needed > available:
+            raise MemoryError(
+                f"a schedule of {count:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
+                f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
+            )
+        found, end = self.advance(count), len(self.times)
+        flying = [Dropped(run, FLYING, run.arrived) for run in self.fleet.flying()]
+        table = _unused(flying, np.full(len(flying), end), self._paused)
+        pause = self.clock.pause
+        table = table._replace(ended=np.array([run.arrived for run, *_ in flying]) + pause * end)
+        unused = Unused(*map(np.concatenate, zip(found.unused, table, strict=True)))
+        return replaced(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))
+
+    def interrupt(self) -> None:
+        """Lets a clock that computes in another thread raise at its next event."""
+        self.fleet.interrupted = True
+
+    def collect(self, steps: Sequence[ServerStep]) -> Schedule:
+        """Returns the schedule of server steps that follow those collected before.
+
+        Every server step delays all later times by `Clock.pause`, in which no client computes.
+        """
+        clock, pause = self.clock, self.clock.pause
+        start, count = len(self.times), len(steps)
+        times = np.array([step.time for step in steps], np.float64)
+        self.times = np.concatenate([self.times, times])
+        taken = np.array([len(step.runs) for step in steps], np.int64)
+        number = np.arange(start, start + count)
+        step = np.repeat(number, taken)
+        per_arrival = _columns([run for one in steps for run in one.runs])
+        if pause:
+            per_arrival["started"], per_arrival["arrived"] = self._paused(
+                per_arrival["started"], per_arrival["arrived"], per_arrival["reference"], step
+            )
+        by_client = Delivery.BY_CLIENT in clock.delivers
+        of_clients = by_client and Delivery.KINDS in clock.delivers
+        for name, field, default in (("multiplicity", "counts", 1), ("kind", "kinds", 0)):
+            given = [getattr(one, field) for one in steps]
+            if field == "kinds" and of_clients:
+                per_arrival[name] = np.array(given, np.int32)[step - start, per_arrival["client"]]
+            elif any(one is not None for one in given):
+                each = ([default] * count if one is None else one for one, count in zip(given, taken, strict=True))
+                per_arrival[name] = np.fromiter(itertools.chain.from_iterable(each), np.int32)
+            else:
+                per_arrival[name] = np.full(len(step), default, np.int32)
+        totals = np.array([one.totals for one in steps], np.int32).reshape(count, len(_TOTALS))
+        per_step = {"time": times + pause * (number + 1)} | dict(zip(_TOTALS, totals.T, strict=True))
+        if of_clients:
+            per_step["kind"] = np.array([one.kinds for one in steps], np.int32)
+        for name in steps[0].columns if steps else ():
+            values = [one.columns[name] for one in steps]
+            if np.ndim(values[0]):
+                per_arrival[name] = np.concatenate(values)
+            else:
+                per_step[name] = np.array(values)
+        dropped = [run for one in steps for run in one.dropped]
+        made = Schedule(
+            protocol=clock.name,
+            num_clients=self.num_clients,
+            in_flight=clock.in_flight(self.num_clients),
+            taken=taken,
+            per_step=per_step,
+            per_arrival=per_arrival,
+            unused=_unused(dropped, np.repeat(number, [len(one.dropped) for one in steps]), self._paused),
+            kinds=clock.kinds,
+            by_client=by_client,
+            held=tuple(self.fleet.held()),
+            start=start,
+        )
+        check_arrivals(clock, made)
+        return made
+
+    def _paused(
+        self, started: np.ndarray, ended: np.ndarray, reference: np.ndarray, step: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Adds the pauses of the server steps so far to the times of runs.
+
+        A run that waits in a client's buffer may end before the step that takes it. It is delayed only by the steps
+        before its end.
+        """
+        pause = self.clock.pause
+        # a model may be older than the newest one at the start; else the reference is exact, in ties of time too
+        side: Any = "right" if self.clock.delivers & (Delivery.AGED | Delivery.HELD) else "left"
+        begun = np.clip(np.searchsorted(self.times, started, side), reference, step)
+        before = np.clip(np.searchsorted(self.times, ended), begun, step)
+        return started + pause * begun, ended + pause * before
+
+
+def check_arrivals(clock: Clock, found: Schedule) -> None:
+    """Raises `UserError` for the first arrival or server step that contradicts what a clock says of its arrivals."""
+    of, taken = found.per_arrival, found.taken
+    step = np.repeat(found.start + np.arange(len(taken)), taken)
+    has = clock.delivers.__contains__
+    kinds = max(1, len(clock.kinds))
+    backwards = (step[1:] == step[:-1]) & (of["client"][1:] <= of["client"][:-1])
+    rules = (
+        ((not has(Delivery.STALE)) & (of["version"] < step), "version", "newer ones, or Delivery.STALE in `delivers`"),
+        (of["local_steps"] < (not has(Delivery.PARTIAL)), "local_steps", "1 or more, or Delivery.PARTIAL"),
+        (of["multiplicity"] < 1, "multiplicity", "1 or more"),
+        ((not has(Delivery.MULTIPLE)) & (of["multiplicity"] > 1), "multiplicity", "1, or Delivery.MULTIPLE"),
+        ((of["kind"] < 0) | (of["kind"] >= kinds), "kind", f"an index into `kinds`, 0 to {kinds - 1}"),
+        (has(Delivery.BY_CLIENT) & np.append(False, backwards), "client", "arrivals in client order"),
+        (~(of["arrived"] <= found.time[step - found.start]), "arrived", "an end before the step"),
+    )
+    for broken, name, expected in rules:
+        if broken.any():
+            where = int(broken.argmax())
+            raise UserError(
+                f"the clock {clock.name} makes no schedule: server step {step[where]} has {name}={of[name][where]} of "
+                f"client {of['client'][where]}; expected {expected}"
+            )
+    if not has(Delivery.EMPTY) and not taken.all():
+        raise UserError(
+            f"the clock {clock.name} makes no schedule: server step {found.start + int(taken.argmin())} has no "
+            "arrivals; expected some, or Delivery.EMPTY in `delivers`"
+        )
+
+
+def _columns(runs: list[LocalRun]) -> dict[str, np.ndarray]:
+    fields = zip(*runs, strict=True) if runs else [()] * len(LocalRun._fields)
+    named = zip(LocalRun._fields, fields, strict=True)
+    return {name: np.array(values, np.float64 if name in _FLOATS else np.int32) for name, values in named}
+
+
+def _unused(dropped: Sequence[Dropped], step: np.ndarray, paused: Any) -> Unused:
+    columns = _columns([one.run for one in dropped])
+    del columns["arrived"]
+    columns["ended"] = np.array([one.ended for one in dropped], np.float64)
+    pair = paused(columns["started"], columns["ended"], columns["reference"], step)
+    columns["started"], columns["ended"] = pair
+    reason = np.array([one.reason for one in dropped], "U9")
+    return Unused(**columns, step=step.astype(np.int32), reason=reason)
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keeps Python's collector from looking through the runs again and again, which have no cycles."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

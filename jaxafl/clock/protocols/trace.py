@@ -1,0 +1,136 @@
+"""Replay of recorded durations, and of protocols with recorded draws."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxafl.clock.contract import Clock
+from jaxafl.clock.durations.duration import POINTS, Duration, Times
+from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.options import as_array, as_numbers, in_order, shown, static
+
+Array = jax.Array
+C = TypeVar("C", bound=Clock)
+
+
+class recorded(Duration):
+    """Durations replayed from an array [client, run] in seconds (seconds per local step with `per="step"`).
+
+    Runs are counted per client in start order. Clients may have different numbers of recorded runs, at least one each:
+    give lists of different lengths, or NaN after a client's last run. A run with an infinite duration never arrives. A
+    schedule that needs an unrecorded run raises an error that names the run.
+
+    Args:
+        times: recorded durations in seconds, at least 0; an array [client, run] or a list of one list per client.
+        per: unit of the times. `"run"`: seconds per run. `"step"`: seconds per local step, multiplied by the run's
+            number of local steps.
+
+    Raises:
+        TypeError: `times` contains values that are not numbers.
+    """
+
+    times: Array | np.ndarray
+    per: Literal["run", "step"] = static(default="run")
+
+    terms = 0
+
+    def __post_init__(self) -> None:
+        times = in_order("recorded durations", "times", self.times)
+        if isinstance(times, list | tuple | np.ndarray):
+            object.__setattr__(self, "times", _table(times))
+        super().__post_init__()
+
+    def check(self, num_clients: int) -> None:
+        times = np.asarray(self.times)
+        if times.ndim != 2 or times.shape[0] != num_clients or times.shape[1] == 0:
+            raise ValueError(
+                f"recorded durations must be an array [client, run] with {num_clients} clients and at least one run "
+                f"each, got shape {times.shape}"
+            )
+        counts = _counts(times)
+        if not counts.all():
+            raise ValueError(
+                f"recorded durations need at least one run of every client, client {counts.argmin()} has none"
+            )
+        wrong = ~(times >= 0) & (np.arange(times.shape[1]) < counts[:, None])
+        if wrong.any():
+            client, run = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"recorded durations must be numbers >= 0 (infinity: the run never arrives); {wrong.sum()} are not, "
+                f"the first of them is {times[client, run]} (client {client}, run {run})"
+            )
+
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Array:
+        return jnp.asarray(self.times, jnp.float64)
+
+    def draw(self, prepared: Array, run: Run) -> Draw:
+        inside = run.run < prepared.shape[1]
+        time = jnp.where(inside, prepared[run.client, jnp.minimum(run.run, prepared.shape[1] - 1)], jnp.nan)
+        return worked(time * run.local_steps if self.per == "step" else time)
+
+    def step_times(self, num_clients: int, seed: int = 0) -> Times:
+        times = np.asarray(self.times, np.float64)
+        counts = _counts(times)[:, None]
+        most = times.shape[1]
+        if (counts < most).any():  # resamples every client's runs with equal weights to a common number of columns
+            most = max(most, POINTS)
+            place = ((np.arange(most) + 0.5) / most * counts).astype(int)
+            times = np.take_along_axis(times, place, axis=1)
+        return (np.zeros_like(times), times) if self.per == "step" else (times, np.zeros_like(times))
+
+
+def trace(protocol: C | type[C], *, durations: Any = None, per: Literal["run", "step"] = "run", **recordings: Any) -> C:
+    """Returns a protocol with its random draws replaced by recorded ones.
+
+    Args:
+        protocol: a clock, e.g. `free_running(...)`; or a clock's class, with its other options by name:
+            `trace(free_running, concurrency=6, durations=table)`.
+        durations: durations in seconds, [client, run], with runs counted per client in start order (see `recorded`);
+            `None` keeps the protocol's durations.
+        per: unit of the durations. `"run"`: seconds per run. `"step"`: seconds per local step.
+        **recordings: recorded draws by name. `starts` [start] for `free_running` (the first M_c are in flight at time
+            0); `sets` [round, n] for `synchronous`, `sampled`, `interrupting` and `stale_rounds`; `stale` [round, J]
+            for `stale_rounds`; `uploads` and `downloads` [tick, client] for `bernoulli`.
+
+    Returns:
+        A clock of the same protocol.
+
+    Raises:
+        ValueError: a recording has rows of different lengths.
+        TypeError: the protocol has no draw of a recording's name, or durations are not numbers.
+    """
+    fields = {field.name: bool(field.metadata.get("recording")) for field in dataclasses.fields(protocol)}
+    drawn = [*(["durations"] if "durations" in fields else []), *(name for name, record in fields.items() if record)]
+    given = recordings if durations is None else {"durations": durations, **recordings}
+    for name in given:
+        if name not in (fields if isinstance(protocol, type) else drawn):
+            raise TypeError(f"{protocol.name} draws no {name!r}; it can replay: {', '.join(drawn)}")
+    changes = {name: as_array("trace", name, value) if fields[name] else value for name, value in recordings.items()}
+    if durations is not None:
+        changes["durations"] = durations if isinstance(durations, Duration) else recorded(durations, per)
+    return protocol(**changes) if isinstance(protocol, type) else dataclasses.replace(protocol, **changes)
+
+
+def _table(times: Any) -> np.ndarray:
+    """Builds the table of durations, float64 [client, run], with NaN after the last run of a client."""
+    try:
+        rows = [as_numbers("recorded durations", "times", row) for row in times]
+    except TypeError:
+        raise TypeError(f"recorded durations must be an array [client, run] of seconds, got {shown(times)}") from None
+    if any(row.ndim != 1 for row in rows) or (isinstance(times, np.ndarray) and times.dtype != object):
+        return as_numbers("recorded durations", "times", times)
+    table = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
+    for row, values in zip(table, rows, strict=True):
+        row[: len(values)] = values
+    return table
+
+
+def _counts(times: np.ndarray) -> np.ndarray:
+    """Returns the number of recorded runs per client, int [client], up to the last run that is not NaN."""
+    return np.max(np.where(np.isnan(times), 0, np.arange(1, times.shape[1] + 1)), axis=1, initial=0)

@@ -1,0 +1,341 @@
+"""`Schedule`, the arrivals of all server steps as arrays, and functions for parts of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxafl.clock.contract import Delivery
+from jaxafl.clock.fleet import LocalRun
+from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
+from jaxafl.options import Summarised, UserError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+FLYING = "flying"
+PER_STEP = ("time", "runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
+"""Columns of server steps of every schedule."""
+PER_ARRIVAL = (*LocalRun._fields, "multiplicity", "kind")
+"""Columns of arrivals of every schedule."""
+
+
+class Source(NamedTuple):
+    """Clock, seed and local steps of a complete schedule."""
+
+    clock: Any
+    seed: int
+    local_steps: Any
+
+
+class Unused(NamedTuple):
+    """Runs that no server step takes, [U]; see `Schedule` for the fields.
+
+    The reason is `"refused"`, `"stopped"`, `"lost"`, `"late"` (another run of the client replaces it), or `"flying"`
+    for a run in flight at the end of a complete schedule. Clients complete those that were refused, lost or late.
+    """
+
+    client: np.ndarray
+    run: np.ndarray
+    run_id: np.ndarray
+    version: np.ndarray
+    reference: np.ndarray
+    local_steps: np.ndarray
+    started: np.ndarray
+    ended: np.ndarray
+    work: np.ndarray
+    step: np.ndarray  # the next server step after the run ends
+    reason: np.ndarray
+
+    def where(self, chosen: np.ndarray) -> Unused:
+        """Returns the chosen runs; `chosen` is a mask or indices."""
+        return Unused(*(column[chosen] for column in self))
+
+    @property
+    def completed(self) -> Unused:
+        """The runs that clients complete."""
+        return self.where(np.isin(self.reason, ("refused", "lost", "late")))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Schedule(Summarised):
+    """Arrivals of every server step, with their times and staleness.
+
+    T server steps have E arrivals in all, and at most A each. The columns of arrivals are stored one after another, and
+    `of_arrivals` returns them so, [E]. As attributes they are tables [T, A], padded with zeros. Versions, references
+    and runs are numbered from the beginning of the simulation, even if `start` is not 0.
+
+    Attributes:
+        protocol: name of the clock.
+        num_clients: N.
+        in_flight: maximum number of runs in flight at once.
+        taken: int [T], number of arrivals of each server step.
+        per_step: the columns of server steps, each [T].
+        per_arrival: the columns of arrivals, each [E].
+        unused: runs that no server step takes.
+        kinds: meanings of the kinds, if there are several.
+        by_client: True if entry i of a table is client i.
+        held: versions that server steps after the last one may still need.
+        start: index of the first server step.
+        source: clock, seed and local steps of a complete schedule; `None` of a part.
+        mechanism: function that returns the noise of the simulation, for `privacy`; `None` without a simulation.
+        time: float64 [T], times of the server steps in simulated seconds.
+        mask: bool [T, A], True for arrivals. False is padding.
+        client, run, run_id: int32 [T, A], client; index of the run among the client's runs; index among all runs.
+        version: int32 [T, A], version of the run's start model.
+        reference: int32 [T, A], version to which the update is relative.
+        local_steps: int32 [T, A], local steps of the run.
+        started, arrived: float64 [T, A], start and arrival of the run in simulated seconds.
+        work: float64 [T, A], simulated seconds in which the client works.
+        multiplicity: int32 [T, A], number of times the update counts.
+        kind: int32 [T, A], kind of the arrival as an index into `kinds`, of every client if `by_client`.
+        runs_begun: int32 [T], runs started up to each server step.
+        runs_refused, runs_stopped, runs_lost: int32 [T], runs up to each server step whose update the server discarded,
+            that the server stopped, and whose upload failed. No server step consumes them, and they are not trained,
+            unless clients keep something from run to run.
+        starts_skipped: int32 [T], starts at a rate up to each server step for which no client was idle.
+    """
+
+    protocol: str
+    num_clients: int
+    in_flight: int
+    taken: np.ndarray
+    per_step: dict[str, np.ndarray]
+    per_arrival: dict[str, np.ndarray]
+    unused: Unused
+    kinds: tuple[str, ...] = ()
+    by_client: bool = False
+    held: tuple[int, ...] = ()
+    start: int = 0
+    source: Source | None = None
+    mechanism: Callable[[], Mechanism] | None = None
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        """Returns a column of server steps [T], or of arrivals as a table [T, A]."""
+        columns = vars(self).get("per_step", {})
+        if name in columns:
+            return columns[name]
+        if name in vars(self).get("per_arrival", ()):
+            return self.table(name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the protocol, the numbers of clients, server steps, arrivals and discarded runs, and the time."""
+        discarded = {name: int(self.per_step[f"runs_{name}"][-1:].sum()) for name in ("refused", "stopped", "lost")}
+        return {
+            "protocol": self.protocol,
+            "clients": self.num_clients,
+            "server_steps": self.server_steps,
+            "arrivals": int(self.taken.sum()),
+            **{name: count for name, count in discarded.items() if count},
+            "time": f"{self.time[-1] if self.server_steps else 0:,.6g} s",
+        }
+
+    @property
+    def runs_started(self) -> int:
+        """Number of runs started up to the last server step; runs that no step consumes are usually not trained."""
+        return int(self.runs_begun[-1]) if self.server_steps else 0
+
+    @property
+    def server_steps(self) -> int:
+        """Number of server steps T."""
+        return len(self.taken)
+
+    @property
+    def ring_slots(self) -> int:
+        """Number of model versions that are needed at once."""
+        versions = np.concatenate([self.of_arrivals("version"), self.of_arrivals("reference")])
+        last = np.arange(self.start + self.server_steps + 1)
+        np.maximum.at(last, versions, np.tile(np.repeat(self.start + np.arange(self.server_steps), self.taken), 2))
+        ends = np.bincount(last, minlength=len(last))
+        return 1 + int((np.arange(1, len(last) + 1) - np.cumsum(ends)).max())
+
+    def of_arrivals(self, name: str) -> np.ndarray:
+        """Returns a column of all arrivals in their order, [E]."""
+        return self.per_arrival[name]
+
+    def table(self, name: str) -> np.ndarray:
+        """Returns a column of arrivals as an array [T, A], with zeros for padding."""
+        known = self._tables
+        if name not in known:
+            values = self.per_arrival[name]
+            known[name] = np.zeros((self.server_steps, self.mask.shape[1]), values.dtype)
+            known[name][self.mask] = values
+            if self.by_client and name == "client":
+                known[name][:] = np.arange(self.num_clients)
+        return known[name]
+
+    @property
+    def mask(self) -> np.ndarray:
+        """True for arrivals, bool [T, A]."""
+        known = self._tables
+        if "mask" not in known:
+            width = self.num_clients if self.by_client else int(self.taken.max(initial=0))
+            mask = np.arange(width) < self.taken[:, None]
+            if self.by_client:
+                mask[:] = False
+                mask[np.repeat(np.arange(self.server_steps), self.taken), self.per_arrival["client"]] = True
+            known["mask"] = mask
+        return known["mask"]
+
+    @property
+    def staleness(self) -> np.ndarray:
+        """Staleness τ = t - s of the updates, int32 [T, A]: versions since their reference; -1 for padding."""
+        if "staleness" not in self._tables:
+            steps = self.start + np.arange(self.server_steps, dtype=np.int32)[:, None]
+            self._tables["staleness"] = np.where(self.mask, steps - self.reference, np.int32(-1))
+        return self._tables["staleness"]
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """Values of the clock itself by name, one per server step [T] or per arrival [E]."""
+        return {
+            name: one for name, one in (self.per_step | self.per_arrival).items() if name not in PER_STEP + PER_ARRIVAL
+        }
+
+    @functools.cached_property
+    def _tables(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def under_way(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns client and start of the runs in flight after the last server step, int and float64 [F].
+
+        Empty for a part of a schedule.
+        """
+        flying = self.unused.where(self.unused.reason == FLYING)
+        return flying.client.astype(int), flying.started
+
+    def privacy(
+        self,
+        noise_multiplier: Any = None,
+        *,
+        delta: float,
+        how: How = "participation",
+        accountant: Accountant = "tight",
+    ) -> xr.Dataset:
+        """Computes ε(δ) of every client for an observer of all versions, from its participations.
+
+        The noise has the standard deviation z C, with the clipping norm C of every update, and is added to the sum of
+        the updates of a server step, or by every client to its update. With the squared multiplicities m_it² of client
+        i in server step t (1 per update if the noise is the client's), all releases about client i are one Gaussian
+        mechanism with μ_i² = Σ_t m_it² / z². A server that keeps the last update of every client has m_it = 1 in all
+        server steps after the first arrival.
+
+        Args:
+            noise_multiplier: z > 0, or one per client [N] if the noise is the client's. `None` reads it from the
+                server's `aggregate` or from `Client(upload=...)`.
+            delta: δ in (0, 1).
+            how: `"participation"` has no amplification by sampling. `"tree"` is for the noise of a binary tree over
+                server steps (DP-FTRL), z C in each node. `"sampled"` takes every server step as a Poisson sample of
+                all clients, which it is not with clients that arrive at any time: then it is optimistic.
+            accountant: `"tight"` is exact, and of `"sampled"` needs dp-accounting (the extra `privacy`); its curve
+                then has 16 steps, each an upper bound. `"rdp"` uses Rényi divergences, and has a larger ε.
+
+        Returns:
+            `epsilon` and `sensitivity` (μ_i) along `population`; `max_epsilon`, the largest ε so far, along `step` with
+            its `time`. The attributes say what is assumed.
+
+        Raises:
+            ValueError: participations or weights depend on data, or z is not known.
+
+        References:
+            McMahan, Ramage, Talwar, Zhang (2018), "Learning differentially private recurrent language models", ICLR;
+            Balle, Wang (2018), "Improving the Gaussian mechanism for differential privacy", ICML; Kairouz et al.
+            (2021), "Practical and private (deep) learning without sampling or shuffling", ICML.
+
+        Examples:
+            >>> import jaxafl as afl
+            >>> schedule = afl.clock.schedule(afl.clock.synchronous(), num_clients=4, local_steps=1, server_steps=16)
+            >>> schedule.privacy(noise_multiplier=4.0, delta=1e-5).max_epsilon[-1].round(4).item()
+            4.3772
+        """
+        if self.start:
+            raise UserError("privacy: this is a part of a schedule; expected one from the first server step on")
+        drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
+        mechanism = self.mechanism() if self.mechanism else Mechanism(drawn=drawn)
+        return privacy_of(self.takings, mechanism, noise_multiplier, delta, how, accountant)
+
+    @property
+    def takings(self) -> Takings:
+        """The arrivals that server steps take."""
+        return Takings(self.client, self.run, self.multiplicity, self.mask, self.time, self.num_clients)
+
+    def statistics(self) -> dict[str, float]:
+        """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
+        taken = self.taken
+        arrivals = np.repeat(self.start + np.arange(len(taken)), taken) - self.of_arrivals("reference")
+        worst = np.maximum.reduceat(arrivals, (np.cumsum(taken) - taken)[taken > 0]) if len(arrivals) else arrivals
+        per_client = np.bincount(self.of_arrivals("client"), minlength=self.num_clients)
+        quantities = {
+            "server_steps": self.server_steps,
+            "arrivals": len(arrivals),
+            "time": self.time[-1] if self.server_steps else 0.0,
+            "staleness_mean": arrivals.mean() if len(arrivals) else np.nan,
+            "staleness_median": np.median(arrivals) if len(arrivals) else np.nan,
+            "staleness_max": arrivals.max() if len(arrivals) else np.nan,
+            "max_staleness_per_step_mean": worst.mean() if len(worst) else np.nan,
+            "max_staleness_per_step_median": np.median(worst) if len(worst) else np.nan,
+            "clients_heard": np.count_nonzero(per_client),
+            "arrivals_per_client_min": per_client.min(),
+            "arrivals_per_client_max": per_client.max(),
+        }
+        return {name: float(value) for name, value in quantities.items()}
+
+
+def first_steps(schedule: Schedule, count: int) -> Schedule:
+    """Returns the first `count` server steps of a schedule; the schedule itself if there are no more."""
+    return schedule if count == schedule.server_steps else _within(schedule, 0, count)
+
+
+def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
+    """Returns the server steps start .. stop - 1 of a schedule; `held` are the versions that later steps need."""
+    if (start, stop) == (schedule.start, schedule.start + schedule.server_steps):
+        return schedule
+    begin, end, held = start - schedule.start, stop - schedule.start, schedule.held
+    if end < schedule.server_steps:
+        later = _within(schedule, end, None)
+        tables = (later.per_arrival, later.unused._asdict())
+        read = [table[name] for table in tables for name in ("version", "reference")]
+        held = tuple(version for version in np.unique([*held, *np.concatenate(read)]).tolist() if version <= stop)
+    return replaced(_within(schedule, begin, end), held=held, start=start)
+
+
+def joined(schedules: Sequence[Schedule]) -> Schedule:
+    """Concatenates schedules of consecutive server steps."""
+    if len(schedules) == 1:
+        return schedules[0]
+
+    def columns(name: str) -> dict[str, np.ndarray]:
+        parts = [getattr(one, name) for one in schedules]
+        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+
+    several = {name: columns(name) for name in ("per_step", "per_arrival")}
+    unused = Unused(*map(np.concatenate, zip(*(one.unused for one in schedules), strict=True)))
+    taken = np.concatenate([one.taken for one in schedules])
+    return replaced(schedules[0], **several, taken=taken, unused=unused, held=schedules[-1].held, source=None)
+
+
+def replaced(schedule: Schedule, **changes: Any) -> Schedule:
+    """Returns a schedule with other fields."""
+    return dataclasses.replace(schedule, **changes)
+
+
+def _within(schedule: Schedule, begin: int, end: int | None) -> Schedule:
+    """Returns the server steps from `begin` up to `end`, counted from those of the schedule."""
+    begin, end, _ = slice(begin, end).indices(schedule.server_steps)
+    ends = np.concatenate([[0], np.cumsum(schedule.taken)])
+    runs, steps = slice(ends[begin], ends[end]), slice(begin, end)
+    step = schedule.unused.step - schedule.start
+    return replaced(
+        schedule,
+        taken=schedule.taken[steps],
+        per_step={name: one[steps] for name, one in schedule.per_step.items()},
+        per_arrival={name: one[runs] for name, one in schedule.per_arrival.items()},
+        unused=schedule.unused.where((step >= begin) & (step < end)),
+        start=schedule.start,
+        source=None,
+    )

@@ -1,0 +1,216 @@
+"""Places of versions and updates on the device, for a run that advances one server step at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxafl.clock import Delivery, Schedule
+from jaxafl.clock.fleet import LocalRun, ServerStep
+from jaxafl.clock.live import Live
+from jaxafl.clock.schedule import joined
+from jaxafl.engine.plan import Segments, Steps
+from jaxafl.engine.problem import Problem, Shapes
+
+_COMPLETED = ("refused", "lost", "late")  # runs that clients complete and no server step takes
+
+
+class Pool:
+    """Numbers 0, 1, ... that are taken and given back; the lowest free one is taken first."""
+
+    def __init__(self) -> None:
+        self.free: list[int] = []
+        self.used = 0  # numbers that were ever taken at once
+
+    def take(self) -> int:
+        """Takes a number."""
+        if self.free:
+            return heapq.heappop(self.free)
+        self.used += 1
+        return self.used - 1
+
+    def give(self, number: int) -> None:
+        """Gives a number back."""
+        heapq.heappush(self.free, number)
+
+
+class Trained(NamedTuple):
+    """A run that a segment trains, with its places."""
+
+    run: LocalRun
+    slot: int  # of the version that it trains from
+    reference: int  # slot of the version that its update is relative to
+    row: int  # of the store
+
+
+class Arrived(NamedTuple):
+    """An arrival of a server step, with its places."""
+
+    run: LocalRun
+    row: int  # of the store
+    base: int  # slot of x_s
+
+
+class Planned(NamedTuple):
+    """One server step, and the training before it."""
+
+    step: ServerStep
+    segments: list[list[Trained]]
+    arrivals: list[Arrived]
+    write_slot: int
+
+
+class Places:
+    """A run, its clock, and the places of its versions and updates.
+
+    Attributes:
+        live: the clock.
+        going: False after the parameters have stopped being finite.
+        taken: client updates consumed so far.
+    """
+
+    def __init__(self, problem: Problem, lanes: int, ahead: bool) -> None:
+        """
+        Args:
+            problem: the run.
+            lanes: L.
+            ahead: True to fill idle lanes with runs in flight.
+        """
+        client, counts = problem.client, problem.data.counts
+        self.live = Live(problem.clock, problem.data.num_clients, client.local_steps(counts), problem.seed)
+        self.unit = np.ones_like(counts) if client.epochs is None else np.asarray(client.steps_per_epoch(counts))
+        self.lanes, self.ahead, self.remembers = lanes, ahead, client.remembers
+        self.pause = problem.clock.pause
+        self.by_client = Delivery.BY_CLIENT in problem.clock.delivers
+        self.ring, self.store = Pool(), Pool()
+        self.slots = {0: self.ring.take()}  # by version
+        self.rows: dict[int, int] = {}  # by run_id, of trained updates
+        self.answers: Mapping[int, int] | None = None
+        self.steps: list[ServerStep] = []  # that are not part of `known`
+        self.known: Schedule | None = None
+        self.going, self.taken = True, 0
+
+    def next(self) -> Planned:
+        """Advances the clock by one server step, and assigns places."""
+        step = self.live.next(self.answers)
+        self.steps.append(step)
+        slots, rows = self.slots, self.rows
+        work = [run for run in step.runs if run.run_id not in rows]
+        if self.remembers:
+            work += [dropped.run for dropped in step.dropped if dropped.reason in _COMPLETED]
+            work.sort()
+        elif self.ahead and work:
+            others = (run for run in sorted(self.live.fleet.flying()) if run.run_id not in rows)
+            work += [run for run, _ in zip(others, range(-len(work) % self.lanes), strict=False)]
+        for run in work:
+            rows[run.run_id] = self.store.take()
+        trained = [Trained(run, slots[run.version], slots[run.reference], rows[run.run_id]) for run in work]
+        arrivals = [Arrived(run, rows[run.run_id], slots[run.reference]) for run in step.runs]
+        kept = self.live.fleet.known
+        for run in (*step.runs, *(dropped.run for dropped in step.dropped)):
+            if run.run_id in rows and run.run_id not in kept:
+                self.store.give(rows.pop(run.run_id))
+        held = {*self.live.fleet.held()}
+        for version in [version for version in slots if version not in held]:
+            self.ring.give(slots.pop(version))
+        slots[step.version + 1] = self.ring.take()
+        self.taken += len(step.runs)
+        return Planned(step, self._segments(trained), arrivals, slots[step.version + 1])
+
+    def _segments(self, trained: list[Trained]) -> list[list[Trained]]:
+        """Divides runs into segments of at most L; runs of a client that remembers follow each other."""
+        turns: list[list[Trained]] = []
+        seen: dict[int, int] = {}
+        for one in trained:
+            turn = seen.get(one.run.client, 0) if self.remembers else 0
+            seen[one.run.client] = turn + 1
+            if turn == len(turns):
+                turns.append([])
+            turns[turn].append(one)
+        return [turn[begin : begin + self.lanes] for turn in turns for begin in range(0, len(turn), self.lanes)]
+
+    def answered(self, replies: np.ndarray) -> None:
+        """Takes the server's replies [A] to the last server step, in units of `Client(steps=...)` or `epochs`."""
+        runs = self.steps[-1].runs
+        entries = [run.client for run in runs] if self.by_client else range(len(runs))
+        self.answers = {
+            run.client: int(replies[entry]) * int(self.unit[run.client])
+            for run, entry in zip(runs, entries, strict=True)
+        }
+
+    def forget(self) -> None:
+        """Forgets the last server step, which will not be made."""
+        self.steps.pop()
+
+    def schedule(self) -> Schedule:
+        """Returns the schedule of the server steps so far."""
+        if self.steps or self.known is None:
+            new = self.live.collect(self.steps)
+            self.known = new if self.known is None else joined([self.known, new])
+            self.steps = []
+        return self.known
+
+    def room(self, planned: Planned, shapes: Shapes, scratch: int) -> Shapes:
+        """Returns the shapes with room for a server step; `scratch`: slots of the ring that nobody takes."""
+        arrivals = self.live.num_clients if self.by_client else len(planned.arrivals)
+        return shapes._replace(
+            ring=_doubled(shapes.ring, self.ring.used + scratch),
+            store=_doubled(shapes.store, self.store.used),
+            arrivals=_doubled(shapes.arrivals, arrivals),
+            segments=_doubled(shapes.segments, len(planned.segments)),
+        )
+
+    def write(self, planned: Planned, segments: Segments, steps: Steps) -> None:
+        """Writes a server step into the tables of its member, [S, L] and [1, A]."""
+        step, pause = planned.step, self.pause
+        for number, segment in enumerate(planned.segments):
+            for lane, (run, slot, reference, row) in enumerate(segment):
+                at = number, lane
+                segments.active[at], segments.loads[at], segments.saves[at] = run.local_steps, 1, 1
+                segments.load_slot[at], segments.load_client[at], segments.load_run[at] = slot, run.client, run.run
+                segments.save_slot[at], segments.save_row[at] = reference, row
+                if segments.load_staleness is not None:
+                    segments.load_staleness[at] = step.version - run.reference
+                    segments.load_duration[at] = run.arrived - run.started
+                    segments.load_version[at], segments.load_server_step[at] = run.version, step.version
+                    segments.load_started[at] = run.started + pause * run.version
+        steps.time[0], steps.write_slot[0] = step.time + pause * (step.version + 1), planned.write_slot
+        for place, (run, row, base) in enumerate(planned.arrivals):
+            at = 0, run.client if self.by_client else place
+            if steps.mask is not None:
+                steps.mask[at] = 1
+            if steps.base_slot is not None:
+                steps.base_slot[at] = base
+            steps.update_slot[at], steps.client[at], steps.local_steps[at] = row, run.client, run.local_steps
+            steps.staleness[at] = step.version - run.reference
+            steps.multiplicity[at] = 1 if step.counts is None else step.counts[place]
+            steps.kind[at] = 0 if step.kinds is None else step.kinds[place]
+
+
+def tables_for(shapes: Shapes, leading: tuple[int, ...]) -> tuple[Segments, Steps]:
+    """Returns tables of zeros for one server step, with leading axes."""
+
+    def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
+        return np.zeros((*leading, *shape), dtype)
+
+    of_lanes, of_arrivals = (shapes.segments, shapes.lanes), (1, shapes.arrivals)
+    bools, floats = {"loads", "saves", "mask"}, {"load_duration", "load_started", "time"}
+
+    def table(record: Any, shape: tuple[int, ...]) -> Any:
+        kinds = {name: bool if name in bools else np.float32 if name in floats else np.int32 for name in record._fields}
+        return record(**{name: zeros(*shape, dtype=kind) for name, kind in kinds.items()})
+
+    segments, steps = table(Segments, of_lanes), table(Steps, of_arrivals)
+    steps = steps._replace(segments_before=None, time=zeros(1, dtype=np.float32), write_slot=zeros(1))
+    steps = steps._replace(mask=steps.mask if shapes.mask else None, base_slot=steps.base_slot if shapes.base else None)
+    return segments if shapes.timing else segments.without_timing, steps
+
+
+def _doubled(size: int, needed: int) -> int:
+    """Returns the size, or the first of its doubles that is at least `needed`."""
+    while size < needed:
+        size *= 2
+    return size

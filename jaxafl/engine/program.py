@@ -1,0 +1,139 @@
+"""The loop over the rows of a plan: train some segments, then take some server steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from jaxafl.device import buffers
+from jaxafl.engine.devices import constrained
+from jaxafl.engine.members import over_members, state_axes
+from jaxafl.engine.plan import Tables
+from jaxafl.engine.problem import DeviceData, Hyperparameters, MemberHyperparameters, Program, Shapes
+from jaxafl.engine.state import Records, State
+from jaxafl.engine.step import build_server_step
+from jaxafl.engine.train import build_train
+from jaxafl.server.contract import Outcome
+
+Array = jax.Array
+Row = Callable[[Array, State, Records], tuple[State, Records]]
+
+
+def advance(
+    program: Program,
+    members: MemberHyperparameters,
+    device: DeviceData,
+    tables: Tables,
+    state: State,
+    start: Array,
+    stop: Array,
+    first_step: Array,
+) -> tuple[State, Records]:
+    """Executes rows start .. stop - 1 of all members.
+
+    The state is one pytree, donated from call to call. Trip counts and predicates come from the plan and are never
+    batched, so `vmap` turns nothing into a select over whole buffers. Members with plans of their own take part in each
+    row as far as their plan goes: the other writes are dropped, those to the ring by a scratch slot, its last.
+
+    Args:
+        program: static.
+        members, device: hyperparameters and data.
+        tables: the plan; with a leading member axis, if members have plans of their own.
+        state: of the runs.
+        start, stop: int32, rows.
+        first_step: int32, the server step of the first record.
+
+    Returns:
+        The new state and the records of the steps, each [P, steps_per_call, ...].
+    """
+    count, shapes = len(state.failure.step), cast(Shapes, program.shapes)
+
+    def member(hyperparameters: Hyperparameters, tables: Tables, state: State) -> tuple[State, Records]:
+        segments, steps, rows, origin = tables
+        train = build_train(program, hyperparameters, device)
+        server_step = build_server_step(program, hyperparameters, device)
+        take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
+
+        def recorded(outcome: Outcome, info: dict[str, Array]) -> Records:
+            replies = outcome.next_steps if shapes.replies else None
+            return Records(info, replies=None if replies is None else replies.astype(jnp.int32))
+
+        def take_step(number: Array, state: State, records: Records) -> tuple[State, Records]:
+            state, outcome, info = take(number - origin, number, state)
+            return state, buffers.write(records, number - first_step, recorded(outcome, info))
+
+        def take_masked(number: Array, taken: Array, state: State, records: Records) -> tuple[State, Records]:
+            last, scratch = len(steps.time) - 1, len(jax.tree.leaves(state.ring)[0]) - 1
+            row = buffers.read(steps, jnp.minimum(number - origin, last))
+            row = row._replace(write_slot=jnp.where(taken, row.write_slot, scratch))
+            new, outcome, info = server_step(row, number, state)
+            others = new._replace(ring=state.ring)  # the ring's write went to the scratch slot
+            kept = jax.tree.map(lambda a, b: b if a is b else jnp.where(taken, a, b), others, state)
+            new = kept._replace(ring=new.ring)
+            where = jnp.where(taken, number - first_step, shapes.steps_per_call)
+            record = recorded(outcome, info)._replace(taken=taken)
+            return new, jax.tree.map(lambda leaf, value: leaf.at[where].set(value, mode="drop"), records, record)
+
+        def row(index: Array, state: State, records: Records) -> tuple[State, Records]:
+            one = buffers.read(rows, index - origin)
+
+            def train_one(entry: Array | int, state: State) -> State:
+                return train(buffers.read(segments, one.segment + entry), state, one.local_steps)
+
+            def step_one(entry: Array | int, carry: tuple[State, Records]) -> tuple[State, Records]:
+                if one.steps is None:
+                    return take_step(one.step + entry, *carry)
+                return take_masked(one.step + entry, entry < one.steps, *carry)
+
+            state = _repeat(shapes.segments_per_row or one.segments, train_one, state)
+            return _repeat(shapes.steps_per_row or one.most_steps, step_one, (state, records))
+
+        none = jnp.int32(0)
+        records = jax.eval_shape(lambda: recorded(*take(none, none, state)[1:]))
+        records = records._replace(taken=None if rows.steps is None else jnp.bool_(False))
+        records = buffers.allocate(records, shapes.steps_per_call)
+        return over_rows(shapes, count == 1, row, state, records, start, stop)
+
+    state_in = state_axes(state, shared=not tables.batched)
+    every = over_members(member, count, (members.axes, tables.axes, state_in), (state_in, 0))
+    state, records = every(members.values, tables, state)
+    return constrained(program.mesh, state), records
+
+
+def over_rows(
+    shapes: Shapes, single: bool, row: Row, state: State, records: Records, start: Array, stop: Array
+) -> tuple[State, Records]:
+    """Executes rows start .. stop - 1, up to the end of the block of rows in which a single run fails.
+
+    Args:
+        shapes: of the program.
+        single: True if there is one member. Of several members, which would batch the predicate, failed ones go on.
+        row: (index, state, records) -> (state, records).
+        state: of the run.
+        records: its records, row 0 for the first server step of the call.
+        start, stop: int32.
+    """
+
+    def one(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
+        return carry[0] + 1, *row(*carry)
+
+    def proceed(carry: tuple[Array, State, Records]) -> Array:
+        index, state, _ = carry
+        return (index < stop) & (state.failure.step < 0) if single else index < stop
+
+    if shapes.once:
+        return row(start, state, records)
+
+    def block(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
+        return _repeat(shapes.rows_per_check, lambda _, carry: one(carry), carry)
+
+    return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
+
+
+def _repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:
+    """Executes `body(index, carry)` `count` times; once, if it is 1 or None, without a loop."""
+    once = count is None or (isinstance(count, int) and count == 1)
+    return body(0, carry) if once else jax.lax.fori_loop(0, count, body, carry)

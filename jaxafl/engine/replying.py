@@ -1,0 +1,192 @@
+"""Runs whose server replies: its replies change the work of later runs, so a call of the program makes one server step.
+
+Several members, each with a clock of its own, take a server step each per call.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxafl.clock import Schedule
+from jaxafl.clock.fleet import ServerStep
+from jaxafl.device import compiled, on_device
+from jaxafl.engine.check import chunk_of
+from jaxafl.engine.execution import Execution
+from jaxafl.engine.packing import Packing
+from jaxafl.engine.places import Places, tables_for
+from jaxafl.engine.plan import LoopRows, Tables
+from jaxafl.engine.planned import power_of_two, reads_base
+from jaxafl.engine.problem import Problem, Program, Shapes, Speed
+from jaxafl.engine.program import advance
+from jaxafl.engine.state import Records, State
+from jaxafl.engine.width import lanes_in_memory
+
+Reached = Callable[[ServerStep, int], tuple[int, str]]
+"""(server step, arrivals before it) -> 1 if the step is within the limits, else 0; and the limit that it reaches."""
+_AHEAD = 32  # most lanes that train runs in flight ahead of their arrival, on an accelerator
+
+
+class Replying(Execution):
+    """Runs whose server replies, in one program.
+
+    Attributes:
+        places: of each run.
+    """
+
+    def __init__(self, problems: Sequence[Problem], speed: Speed, limits: Reached | None = None) -> None:
+        """
+        Args:
+            problems: one per run, with other numbers and seeds only.
+            speed: execution options.
+            limits: of a single run; `None` for none.
+        """
+        first, clients, self.limits = problems[0], problems[0].data.num_clients, limits
+        fixed, flying = first.clock.arrivals(clients), first.clock.in_flight(clients)
+        arrivals, devices = fixed or 1, 1 if first.mesh is None else first.mesh.size
+        # an update that is trained ahead does not know yet when it arrives, nor what its client remembers then
+        ahead = jax.default_backend() != "cpu" and not first.client.remembers and first.client.rate_schedule is None
+        lanes = speed.lanes or (max(arrivals, min(flying, _AHEAD)) if ahead else arrivals)
+        lanes = -(-lanes // devices) * devices
+        chunk = chunk_of(lanes, speed.chunk, lambda: lanes_in_memory(first, len(problems)))
+        self.scratch = int(len(problems) > 1)  # a slot of the ring for the writes of members that have ended
+        shapes = Shapes(
+            lanes=lanes,
+            chunk=lanes if devices > 1 or self.scratch else chunk,
+            ring=power_of_two(flying + 2),
+            store=power_of_two(arrivals + (flying if ahead else 0)),
+            arrivals=arrivals,
+            once=True,
+            mask=fixed is None,
+            slots=True,
+            base=reads_base(first),
+            timing=first.client.rate_schedule is not None,
+            per_lane=True,
+            replies=first.server.needs.replies,
+            steps_per_row=1,
+        )
+        super().__init__(problems, shapes, speed.deterministic, shared=not self.scratch)
+        self.places = [Places(problem, lanes, ahead) for problem in problems]
+        self._build(shapes)
+
+    def advance(self, start: int, stop: int) -> Records:
+        outputs: list[np.ndarray] = []
+        with self.exhaustion():
+            for number in range(start, stop):
+                if not self._fill(number):
+                    break
+                self.state, output = self.compiled(self.constant, self.vector.copy(), self.state)
+                outputs.append(np.asarray(output))
+                self._hear(self.replies_of(outputs[-1]), self.failed_of(outputs[-1]))
+                if self.ended is not None:
+                    break
+        if not outputs:
+            outputs = [np.zeros((0, self.packing_out.size), np.uint32)]
+        records, _ = self.packing_out.views(np.stack(outputs) if outputs[0].ndim == 1 else outputs[0])
+        # from [steps, P, 1, ...] to [P, steps, ...]
+        return jax.tree.map(lambda leaf: np.moveaxis(leaf[:, :, 0], 0, 1).copy(), records._replace(taken=None))
+
+    def resume(self, row: int, records: Sequence[Records]) -> None:
+        known = self.joined(records).replies
+        failed = np.array([-1 if failure is None else failure[0] for failure in self.failures()])
+        for number in range(row):
+            self._fill(number)
+            self._hear(None if known is None else known[:, number : number + 1], np.where(failed <= number, failed, -1))
+
+    def schedule(self, index: int) -> Schedule:
+        return self.places[index].schedule()
+
+    def make_room(self, saved: State) -> None:
+        ring, store = (jax.tree.leaves(tree)[0].shape[1] for tree in (saved.ring, saved.store))
+        self._build(self.shapes._replace(ring=ring, store=store))
+
+    def _build(self, shapes: Shapes) -> None:
+        """Compiles the program of one server step, with room for these shapes."""
+        self.enlarge(shapes)
+        self.program, count = self.program.of(shapes), len(self.problems)
+        one, leading = np.zeros(1, np.int32), (count, 1)
+        if count == 1:
+            tables = Tables(*tables_for(shapes, ()), LoopRows(one, one, one), np.int32(0))
+        else:
+            each = np.zeros(leading, np.int32)
+            tables = Tables(*tables_for(shapes, (count,)), LoopRows(each, one, each, each, None, one), np.int32(0))
+        packing = Packing.of(tables)
+        self.vector = np.zeros(packing.size, np.uint32)
+        self.tables = packing.views(self.vector)
+        leaves, structure = jax.tree.flatten((self.members, self.problems[0].device))
+        self.constant = tuple(leaves)  # flat, since a call would flatten the parts of the simulation again each time
+        static, arguments = (self.program, packing, structure), (self.constant, on_device(self.vector), self.state)
+        form = jax.eval_shape(functools.partial(_one_step, *static), *arguments)[1]
+        self.packing_out = Packing.of(form)
+        self.replies_of = self.packing_out.view_of(lambda found: found[0].replies)
+        self.failed_of = self.packing_out.view_of(lambda found: found[1])
+        how: dict[str, Any] = dict(donate=(2,), deterministic=self.deterministic)
+        self.compiled, seconds = compiled(one_step, (*static, self.packing_out), arguments, **how)
+        self.compile_seconds += seconds
+
+    def _fill(self, number: int) -> bool:
+        """Writes the tables of a server step; returns False if there is none."""
+        planned = {index: places.next() for index, places in enumerate(self.places) if places.going}
+        if self.limits is not None and planned:
+            places = self.places[0]
+            within, why = self.limits(planned[0].step, places.taken - len(planned[0].step.runs))
+            self.ended = (number + within, why) if why else None
+            if not within:
+                places.forget()
+                return False
+        shapes = self.shapes
+        for index, one in planned.items():
+            shapes = self.places[index].room(one, shapes, self.scratch)
+        if shapes != self.shapes:
+            self._build(shapes)
+        self.vector[:] = 0
+        tables, rows = self.tables, self.tables.rows
+        self.tables.origin[...] = number
+        rows.step[...] = number
+        rows.segments[0] = max((len(one.segments) for one in planned.values()), default=0)
+        for index, one in planned.items():
+            member = tables.segments, tables.steps
+            if len(self.places) > 1:
+                member = jax.tree.map(lambda leaf, at=index: leaf[at], member)
+                rows.steps[index] = 1
+                longest = max((each.run.local_steps for segment in one.segments for each in segment), default=0)
+                rows.local_steps[0] = max(rows.local_steps[0], longest)
+            self.places[index].write(one, *member)
+        return bool(planned)
+
+    def _hear(self, replies: np.ndarray | None, failed: Any) -> None:
+        """Takes the replies [P, 1, A] of a server step, and ends the runs that have failed."""
+        for index, places in enumerate(self.places):
+            places.going &= bool(failed[index] < 0)
+            if replies is not None and places.going:
+                places.answered(replies[index, 0])
+
+
+def one_step(
+    program: Program, packing: Packing, structure: Any, out: Packing, constant: Any, vector: Any, state: State
+) -> tuple[State, Any]:
+    """Makes one server step of every member; see `jaxafl.engine.program.advance`.
+
+    Args:
+        program, packing, structure, out: static; the program, the places of the tables in the vector, the structure of
+            hyperparameters and data, and the places of the records in the result.
+        constant: leaves of hyperparameters and data.
+        vector: the tables.
+        state: of the runs.
+    """
+    state, found = _one_step(program, packing, structure, constant, vector, state)
+    return state, out.pack(found)
+
+
+def _one_step(
+    program: Program, packing: Packing, structure: Any, constant: Any, vector: Any, state: State
+) -> tuple[State, tuple[Records, Any]]:
+    tables = packing.unpack(vector)
+    members, device = jax.tree.unflatten(structure, constant)
+    number = tables.origin
+    state, records = advance(program, members, device, tables, state, number, number + 1, number)
+    return state, (records, state.failure.step)

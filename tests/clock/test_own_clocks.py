@@ -1,0 +1,311 @@
+"""Clocks and rules of one's own, clocks that are wrong, the composition of `free_running`, and replies of a server."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxafl import clock as c
+from jaxafl.clock import Delivery, Fleet, Live
+from jaxafl.clock.live import recharged
+from jaxafl.clock.schedule import cut, first_steps, joined
+from jaxafl.options import Number, number, static
+
+CLIENTS = 5
+TIMES = c.uniform(1, 5)
+COLUMNS = (*c.LocalRun._fields, "kind", "multiplicity")
+
+
+def assert_equal(found: c.Schedule, wanted: c.Schedule) -> None:
+    for name in COLUMNS:
+        np.testing.assert_array_equal(found.of_arrivals(name), wanted.of_arrivals(name), err_msg=name)
+    for name in ("time", "taken", "runs_begun", "runs_refused", "runs_stopped"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
+
+
+class half(c.Clock):
+    """Steps when half of the clients have arrived, and stops the others.
+
+    Args:
+        durations: duration of a run in simulated seconds.
+    """
+
+    durations: c.Duration = dataclasses.field(kw_only=True)
+
+    delivers = Delivery.STALE
+
+    def steps(self, fleet: Fleet) -> Any:
+        taken = []
+        for runs in fleet.instants():
+            for run in runs:
+                taken.append(run)
+                if len(taken) == fleet.num_clients // 2:
+                    yield fleet.step(taken)
+                    taken = []
+            fleet.stop_up_to(fleet.version - 1)
+
+
+def test_a_clock_of_ones_own() -> None:
+    found = c.schedule(half(durations=TIMES), 10, 1, 20)
+    assert found.protocol == "half" and (found.taken == 5).all() and found.runs_stopped[-1] > 20
+    shipped = c.free_running(concurrency=10, buffer=5, max_staleness=1, on_bound="stop", durations=TIMES)
+    assert_equal(found, c.schedule(shipped, 10, 1, 20))
+
+
+class wrong(c.Clock):
+    """A clock that makes one mistake at server step 3.
+
+    Args:
+        what: the mistake.
+        durations: duration of a run in simulated seconds.
+    """
+
+    what: str = ""
+    durations: c.Duration = dataclasses.field(default=TIMES, kw_only=True)
+
+    delivers = Delivery.STALE
+    kinds = ("one", "two")
+
+    def arrivals(self, num_clients: int) -> int | None:
+        return 1 if self.what == "two arrivals" else None
+
+    def steps(self, fleet: Fleet) -> Any:
+        taken: list[Any] = []
+        for run in fleet.arrivals():
+            taken.append(run)
+            given: dict[str, Any] = {}
+            if fleet.version == 3:
+                if self.what == "the end":
+                    return
+                if self.what == "a yielded run":
+                    yield run
+                if self.what == "a future version":
+                    fleet.start(run.client, version=5)
+                given = {
+                    "time back": {"time": 0.1},
+                    "never": {"time": np.inf},
+                    "a kind": {"kinds": [2]},
+                    "a count": {"counts": [2]},
+                }.get(self.what, {})
+            runs = [run]
+            if fleet.version == 3 and self.what == "a run twice":
+                runs = [taken[0]]
+            if fleet.version == 3 and self.what in ("two arrivals", "none"):
+                runs = [] if self.what == "none" else [run, run]
+            yield fleet.step(runs, **given)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("the end", "ends before server step 3"),
+        ("a yielded run", r"yield fleet\.step"),
+        ("a future version", "server step 3 starts client . from version 5; expected 0 to 3"),
+        ("time back", "server step 3 is at 0.1 s"),
+        ("never", "server step 3 waits"),
+        ("a kind", "server step 3 has kind=2"),
+        ("a count", "server step 3 has multiplicity=2 .* Delivery.MULTIPLE"),
+        ("a run twice", "server step 3 takes run .* Delivery.REPEATED"),
+        ("two arrivals", "server step 3 has 2 arrivals; expected the 1"),
+        ("none", "server step 3 has no arrivals; expected some, or Delivery.EMPTY"),
+    ],
+)
+def test_a_mistake_of_a_clock_is_named_with_its_server_step(what: str, words: str) -> None:
+    assert c.schedule(wrong(what), CLIENTS, 1, 3).server_steps == 3
+    with pytest.raises(ValueError, match=f"the clock wrong.*{words}"):
+        c.schedule(wrong(what), CLIENTS, 1, 6)
+
+
+def test_what_a_clock_does_not_declare_is_found() -> None:
+    class undeclared(half):
+        """Declares nothing."""
+
+        delivers = Delivery.NONE
+
+    with pytest.raises(ValueError, match=r"undeclared makes no schedule.*version=.*Delivery.STALE"):
+        c.schedule(undeclared(durations=c.constant(np.arange(1.0, 6.0))), CLIENTS, 1, 9)
+
+    class never_orders(half):
+        """Says that durations do not change who arrives."""
+
+        order_free = True
+
+    made = never_orders(durations=c.uniform(1, 2, per="step"))
+    plan = c.schedule(made, CLIENTS, 4, 9)
+    executed = np.where(np.arange(len(plan.of_arrivals("run"))) % 2, 1, 4)
+    with pytest.raises(ValueError, match="order_free = False"):
+        recharged(plan, made, np.asarray(4), executed, 0)
+
+
+def test_a_clock_of_earlier_kind_is_shown_a_generator() -> None:
+    with pytest.raises(ValueError, match=r"(?s)defines `next`.*def steps\(self, fleet\)"):
+
+        class earlier(c.Clock):
+            """Of the traced kind."""
+
+            def next(self, state: Any, workload: Any) -> Any:
+                return state, None
+
+
+class endless(c.Clock):
+    """Never steps."""
+
+    durations = TIMES
+
+    def steps(self, fleet: Fleet) -> Any:
+        for _ in fleet.instants(lambda: fleet.now + 1.0):
+            pass
+        yield fleet.step([])
+
+
+def test_an_endless_loop_can_be_interrupted() -> None:
+    live, ended = Live(endless(), CLIENTS), []
+
+    def run() -> None:
+        try:
+            live.advance(1)
+        except KeyboardInterrupt as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    time.sleep(0.1)
+    live.interrupt()
+    thread.join(10)
+    assert ended == ["the clock endless was interrupted at server step 0"]
+
+
+class columns(half):
+    """Gives a column per step and one per run."""
+
+    def steps(self, fleet: Fleet) -> Any:
+        for run in fleet.arrivals():
+            yield fleet.step([run], region=[run.client % 2], tier=fleet.version % 3)
+
+
+def test_columns_of_a_clock_reach_the_schedule() -> None:
+    found = c.schedule(columns(durations=TIMES), CLIENTS, 1, 9)
+    assert set(found.columns) == {"region", "tier"}
+    np.testing.assert_array_equal(found.columns["region"], found.of_arrivals("client") % 2)
+    np.testing.assert_array_equal(found.columns["tier"], np.arange(9) % 3)
+
+
+COMPOSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "buffer": ({"buffer": 3}, {"closes": c.after(3)}),
+    "windows": ({"period": 2.0, "windows": "poisson"}, {"closes": c.every(2.0, "poisson")}),
+    "both": ({"period": 2.0, "buffer": 2}, {"closes": c.after(2) | c.every(2.0)}),
+    "stop": ({"max_staleness": "sqrt", "on_bound": "stop"}, {"bound": c.stop("sqrt")}),
+    "refuse": ({"max_staleness": 2}, {"bound": c.refuse(2)}),
+    "wait": ({"max_staleness": 1, "on_bound": "wait", "buffer": 2}, {"bound": c.wait(1), "closes": c.after(2)}),
+    "step": (
+        {"dispatch": "step", "start_skew": True, "buffer": 2},
+        {"begins": c.at_step(skew=True), "closes": c.after(2)},
+    ),
+    "before": ({"before_step": True, "buffer": 2}, {"begins": c.before_step(), "closes": c.after(2)}),
+    "rate": ({"rate": 2.0}, {"begins": c.at_rate(2.0)}),
+    "weights": ({"weights": np.arange(1.0, 6.0)}, {"select": c.by_weight(tuple(np.arange(1.0, 6.0)))}),
+    "hours": ({"hours": c.available(8, 20, day=20.0)}, {"select": c.within(c.available(8, 20, day=20.0))}),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_objects_and_options_make_the_same_clock(name: str) -> None:
+    options, objects = COMPOSED[name]
+    clocks = [c.free_running(concurrency=3, durations=TIMES, **given) for given in (options, objects)]
+    assert_equal(*(c.schedule(one, CLIENTS, 2, 60, 3) for one in clocks))
+    assert clocks[0].delivers == clocks[1].delivers and clocks[0].takes_all == clocks[1].takes_all
+    assert clocks[0].arrivals(CLIENTS) == clocks[1].arrivals(CLIENTS)
+
+
+class when_waited(c.Closes):
+    """A server step once the first arrival is some seconds old.
+
+    Args:
+        seconds: the age.
+    """
+
+    seconds: Number = number(above=0)
+
+    def full(self, taken: Any) -> bool:
+        return taken[-1].arrived - taken[0].arrived >= self.seconds if taken else False
+
+
+class by_parity(c.Bound):
+    """Refuses runs with an odd number.
+
+    Args:
+        of: 2.
+    """
+
+    of: int = static(default=2)
+
+    takes_all = False
+
+    def refuses(self, fleet: Fleet, run: Any) -> bool:
+        return run.run % self.of == 1
+
+
+def test_rules_of_ones_own_are_as_good_as_shipped_ones() -> None:
+    made = c.free_running(4, when_waited(1.5), bound=by_parity(), durations=TIMES)
+    found = c.schedule(made, CLIENTS, 1, 40)
+    first = np.cumsum(found.taken) - found.taken
+    waited = found.time - found.of_arrivals("arrived")[first]
+    assert (waited >= 1.5).all() and made.arrivals(CLIENTS) is None
+    assert (found.of_arrivals("run") % 2 == 0).all() and found.runs_refused[-1] > 20
+    assert repr(made).startswith("free_running(concurrency=4, closes=when_waited(seconds=1.5), durations=")
+
+
+def test_replies_change_the_next_start_of_a_client() -> None:
+    made = c.free_running(concurrency=4, durations=c.constant(1.0) + c.constant(0.5, per="step"))
+    live, told = Live(made, 4, 2), {client: 2 for client in range(4)}
+    steps = [live.next()]
+    for index in range(20):
+        (run,) = steps[-1].runs
+        told[run.client] = 1 + index % 5
+        steps.append(live.next({run.client: told[run.client]}))
+        assert all(one.local_steps == told[one.client] for one in live.fleet.flying() if one.run_id > 3 + index)
+    found = live.collect(steps)
+    lasted = found.of_arrivals("arrived") - found.of_arrivals("started")
+    np.testing.assert_allclose(lasted, 1 + 0.5 * found.of_arrivals("local_steps"))
+    with pytest.raises(ValueError, match=r"replied .* with 0 local steps for client 1"):
+        live.next({1: 0})
+
+
+SEVERAL = [
+    c.free_running(concurrency=3, buffer=2, lost=0.2, durations=TIMES),
+    c.stale_rounds(participants=2, max_staleness=3, durations=TIMES),
+    c.sampled(drawn=2, durations=c.mac_network(17.0, 2.2)),
+    c.ringleader(durations=TIMES),
+    c.warm_up(c.free_running(concurrency=CLIENTS, before_step=True, buffer=2, durations=TIMES)),
+    c.bernoulli(0.4, 0.5),
+]
+
+
+@pytest.mark.parametrize("made", SEVERAL, ids=lambda made: made.name)
+def test_parts_of_a_schedule_are_those_of_the_whole(made: c.Clock) -> None:
+    """Steps that are advanced in pieces, joined, cut, or the first of more; and the versions that later pieces need."""
+    whole, live = c.schedule(made, CLIENTS, 1, 60, 2), Live(made, CLIENTS, 1, 2)
+    pieces = [live.advance(count) for count in (1, 25, 34)]
+    assert_equal(joined(pieces), whole)
+    assert_equal(joined([cut(whole, 0, 20), cut(whole, 20, 60)]), whole)
+    assert_equal(first_steps(c.schedule(made, CLIENTS, 1, 80, 2), 60), whole)
+    for piece in pieces[:2]:
+        end = piece.start + piece.server_steps
+        later = cut(whole, end, 60)
+        needed = {*later.of_arrivals("version").tolist(), *later.of_arrivals("reference").tolist()}
+        assert {version for version in needed if version < end} <= {*piece.held}
+
+
+@pytest.mark.parametrize("made", SEVERAL, ids=lambda made: made.name)
+def test_every_run_is_taken_dropped_or_in_flight(made: c.Clock) -> None:
+    found = c.schedule(made, CLIENTS, 1, 60, 2)
+    runs = {*found.of_arrivals("run_id").tolist(), *found.unused.run_id.tolist()}
+    waits = {"sampled": CLIENTS, "ringleader": CLIENTS}.get(made.name, made.in_flight(CLIENTS))
+    assert runs <= {*range(found.runs_started)} and found.runs_started - len(runs) <= waits
+    assert not {*found.of_arrivals("run_id").tolist()} & {*found.unused.run_id.tolist()}
+    np.testing.assert_array_equal(found.runs_lost[-1], (found.unused.reason == "lost").sum())
