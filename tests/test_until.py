@@ -161,14 +161,3 @@ def test_a_run_beside_its_clock_that_would_fail_after_a_limit_ends_before() -> N
     ended = sim.run(until={"time": float(whole.time[9]) - 0.01}, eval_every=60)
     assert ended.sizes["step"] == 9 and ended.attrs["failed_step"] == -1
     assert ended.attrs["stopped"].startswith("until time")
-
-
-def test_a_clock_without_time_reaches_no_limit_of_time() -> None:
-    class recorded(afl.clock.synchronous):
-        def next(self, state: Any, workload: Any) -> Any:
-            state, step = super().next(state, workload)
-            return state, step._replace(time=jnp.where(step.time > 2, jnp.nan, step.time))
-
-    algorithm, _, client = SERVERS["fedbuff"]
-    with pytest.raises(ValueError, match=r"until time 10: the clock recorded has no time \(NaN\) at server step 2"):
-        _simulation(algorithm, recorded(), client).run(until={"time": 10})

@@ -73,9 +73,7 @@ def malenia(times: Array) -> Method:
     """S = σ²/ε."""
     rate, steps = _batch(max(RATIO, len(times)))
     received = np.floor(optimal_times.malenia_round(times, RATIO).seconds / times * (1 + 1e-9)).sum()
-    clock = afl.clock.harmonic(
-        durations=afl.clock.constant(times), batch=float(RATIO), max_arrivals=int(received) + len(times)
-    )
+    clock = afl.clock.harmonic(durations=afl.clock.constant(times), batch=float(RATIO))
     return Method(
         afl.server.malenia(rate), clock, steps, steps * received, optimal_times.heterogeneous(times, CONSTANTS)
     )
@@ -87,7 +85,7 @@ def ringleader(times: Array) -> Method:
     rate = min(1 / (8 * n), least / (10 * RATIO))
     steps = math.ceil(2 * EFFORT / rate)
     round_of_all = np.ceil(2 * times.max() / times).sum()
-    clock = afl.clock.ringleader(durations=afl.clock.constant(times), max_arrivals=int(round_of_all))
+    clock = afl.clock.ringleader(durations=afl.clock.constant(times))
     predicted = optimal_times.heterogeneous(times, CONSTANTS)
     return Method(afl.server.ringleader(rate), clock, steps, steps / n * round_of_all, predicted)
 

@@ -46,7 +46,7 @@ def _rounds(durations: Any) -> afl.clock.Clock:
 
 
 def _buffers(durations: Any) -> afl.clock.Clock:
-    return afl.clock.every_buffer(buffers=10, durations=durations, max_arrivals=8 * WORKERS)
+    return afl.clock.every_buffer(buffers=10, durations=durations)
 
 
 BASGD = functools.partial(afl.server.basgd, buffers=10, aggregate=None)

@@ -93,8 +93,7 @@ def _rounds(durations: senders) -> afl.clock.Clock:
 
 
 def _buffers(durations: senders) -> afl.clock.Clock:
-    most = round(200 * (1 + (1.0 if durations.rho is None else durations.rho) / 2))
-    return afl.clock.every_buffer(buffers=BUFFERS, durations=durations, max_arrivals=most)
+    return afl.clock.every_buffer(buffers=BUFFERS, durations=durations)
 
 
 BASGD = functools.partial(afl.server.basgd, buffers=BUFFERS, aggregate=afl.aggregate.trimmed_mean(count=FORGING))

@@ -57,7 +57,7 @@ def test_rounds_of_schedules_have_the_predicted_lengths() -> None:
     rennala = afl.presets.rennala(3, durations, batch=10).clock
     rounds = afl.clock.schedule(rennala, 3, 1, 4).time
     assert np.diff(rounds, prepend=0) == pytest.approx(optimal_times.rennala_round(TIMES, 10).seconds)
-    malenia = afl.clock.harmonic(durations=durations, batch=6, max_arrivals=20)
+    malenia = afl.clock.harmonic(durations=durations, batch=6)
     rounds = afl.clock.schedule(malenia, 3, 1, 3).time
     assert np.diff(rounds, prepend=0) == pytest.approx(optimal_times.malenia_round(TIMES, 6).seconds)
 
