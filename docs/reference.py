@@ -7,6 +7,7 @@ import functools
 import importlib
 import inspect
 import itertools
+import pathlib
 import sys
 import typing
 from types import ModuleType
@@ -116,7 +117,7 @@ def homes() -> dict[tuple[str, str], str]:
 def _docstring_of(room: str, name: str) -> str:
     """Returns the docstring below the assignment of a constant."""
     for module in [module for key, module in sorted(sys.modules.items()) if key.startswith(room)]:
-        nodes = ast.parse(inspect.getsource(module)).body
+        nodes = ast.parse(pathlib.Path(module.__file__ or "").read_text(encoding="utf-8")).body
         for node, after in itertools.pairwise(nodes):
             target = node.target if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [None])[0]
             if (
