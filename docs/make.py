@@ -19,11 +19,11 @@ import re
 import sys
 from typing import Any
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))  # before the scripts that import the package
 import overview
 import problem
 import reference
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import jaxafl as afl
 from experiments.__main__ import PAPERS, details
 from jaxafl.cli import main as command

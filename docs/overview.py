@@ -57,8 +57,10 @@ def reads(sim: afl.Simulation) -> list[str]:
     size = sim.clock.arrivals(_CLIENTS) or _CLIENTS
     whole, real, rows = jnp.zeros(size, jnp.int32), jnp.zeros(size), {"w": jnp.zeros((size, *_SHAPE))}
     base = rows if server.needs.base or server.needs.client_models else None
-    zero, key = jnp.int32(0), jax.random.key(0)
-    arrivals = Arrivals(whole > 0, whole, whole, whole, rows, base, whole, real, whole, real, zero, jnp.zeros(()), key)
+    columns = {"delta": rows, "base": base, "samples": real, "loss": real, "step": jnp.int32(0), "time": jnp.zeros(())}
+    columns |= {"mask": whole > 0, "key": jax.random.key(0)}
+    integers = ("client", "multiplicity", "kind", "staleness", "local_steps")
+    arrivals = Arrivals(**columns, **dict.fromkeys(integers, whole))
     params = {"w": jnp.zeros(_SHAPE)}
     state = server.init(params, jnp.ones(_CLIENTS))
 
