@@ -39,13 +39,6 @@ def quadratics() -> afl.data.FederatedData:
     return afl.data.from_arrays(samples, labels, owners, x_test=samples[:5], y_test=labels[:5])
 
 
-@functools.cache
-def images() -> afl.data.FederatedData:
-    rng = np.random.default_rng(1)
-    x, y = rng.integers(0, 256, (24, 16, 16, 1), dtype=np.uint8), rng.integers(0, 3, 24)
-    return afl.data.from_arrays(x, y, np.arange(24) % CLIENTS, x_test=x[:6], y_test=y[:6], num_classes=3)
-
-
 def loss(params: Any, batch: Any, key: jax.Array) -> jax.Array:
     """Computes 1/2 Σ_j a_bj (w_j - c_bj)² of each sample b."""
     curvature, centre = jnp.split(batch.x, 2, axis=1)
@@ -171,7 +164,6 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
     "logistic": lambda: (quadratics(), afl.models.logistic(3)),
     "mlp": lambda: (quadratics(), afl.models.mlp(3, hidden=(8,))),
     "normalised": lambda: (quadratics(), afl.models.from_linen(Normalised())),
-    "cnn": lambda: (images(), afl.models.cnn_small(3)),
 }
 
 
