@@ -7,11 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.client.optimizer import Optimised
 from jaxafl.device import as_arrays
 from jaxafl.engine.problem import _stack
 from jaxafl.options import UserError
@@ -39,20 +37,6 @@ def test_numbers_of_a_clock_have_64_bits(value: Any) -> None:
         made = as_arrays(np.asarray(value), jnp.float64)
     np.testing.assert_array_equal(np.asarray(made), np.asarray(value))
     assert made.dtype.kind == "i"
-
-
-def test_a_key_word_of_an_optimiser_is_refused_before_compilation() -> None:
-    client = afl.Client(optax.noisy_sgd, learning_rate=0.1, key=2**40, steps=1)
-    assert isinstance(client, Optimised)
-    sim = afl.Simulation(
-        afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),
-        afl.models.logistic(10),
-        client,
-        afl.server.fedavg(),
-        afl.clock.synchronous(cohort=4, durations=afl.clock.constant(1.0)),
-    )
-    with pytest.raises(UserError, match=r"'key'.*does not fit"):
-        sim.run(1)
 
 
 def test_lists_beyond_64_bits_do_not_become_floats() -> None:
