@@ -13,7 +13,6 @@ from scipy.stats import norm
 
 import jaxafl as afl
 from jaxafl import attack
-from jaxafl.client import begin, sent_update
 from jaxafl.client.attack.colluding import supporters_z
 from jaxafl.client.upload import Sent
 from jaxafl.data import from_arrays
@@ -218,13 +217,6 @@ def test_shares_are_an_axis_of_sweeps_beside_defences() -> None:
         sim, attack=attack.sign_flip(clients=0.4), server=afl.server.fedbuff(aggregate=afl.aggregate.median())
     )
     np.testing.assert_allclose(swept.loss[1, 1], one.run(4, seed=3).loss, rtol=1e-6)
-
-
-def test_without_an_attack_nothing_is_computed() -> None:
-    client, params = afl.Client(learning_rate=0.1, steps=1).executed(4), {"w": jnp.ones(3)}
-    lane = begin(client, params, (), (jnp.uint32(0), jnp.uint32(1)), jnp.int32(0), jnp.int32(0))
-    traced = jax.make_jaxpr(lambda delta: sent_update(client, delta, lane, jnp.int32(1))[0])(params)
-    assert not traced.jaxpr.eqns
 
 
 @pytest.mark.slow

@@ -18,8 +18,6 @@ from jaxafl.client.upload import Sent
 from jaxafl.clock import Clock, Delivery
 from jaxafl.engine import windows
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.planned import planned
-from jaxafl.engine.problem import Speed
 from tests.test_upload import PLACES, simulation, still, vectors, waiting
 
 STEPS = 16
@@ -247,18 +245,3 @@ def test_rounds_that_are_repeated_do_not_list_their_runs() -> None:
     sim = simulation(FEEDBACK, clock=afl.clock.synchronous(cohort=1, durations=PLACES, lost=0.8))
     with pytest.raises(ValueError, match="was repeated, as all uploads failed"):
         sim.run(STEPS, seed=3)
-
-
-@pytest.mark.slow
-def test_a_run_without_them_keeps_nothing_for_them() -> None:
-    """No leaf in the state of a run, in lanes, store or versions: its program has no input that it could read."""
-
-    def leaves(part: Any) -> set[str]:
-        sim = simulation(part, clock=afl.clock.synchronous())
-        state = planned([sim.problem(0)], sim.schedule(2), 2, Speed()).state
-        return {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)}
-
-    without = leaves(None)
-    assert leaves(upload.sign()) - without == {".store.computed"}  # the norms before the upload
-    assert len(leaves(FEEDBACK) - leaves(upload.sign())) == 2
-    assert not [path for path in without if any(part in path for part in ("memory", "shared", "message", "computed"))]

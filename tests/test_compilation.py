@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import re
@@ -21,12 +20,7 @@ import pytest
 from flax import linen
 
 import jaxafl as afl
-from jaxafl.callbacks.hooks import Hook
 from jaxafl.device import compilation, compiled, on_device, shapes_of
-from jaxafl.engine import execution, prepare
-from jaxafl.engine.lockstep import lockstep
-from jaxafl.engine.loop import run_to_end
-from jaxafl.engine.problem import Speed
 
 
 @pytest.fixture
@@ -140,13 +134,6 @@ def ever_more_members(index: int) -> None:
     afl.sweep(simulation(), {"server.learning_rate": rates}, 3, eval_every=3)
 
 
-def ever_more_seeds(index: int) -> None:
-    one, seeds = simulation(), list(range(2 + index))
-    schedules = [one.schedule(4, seed) for seed in seeds]
-    problems = [one.problem(seed) for seed in seeds]
-    run_to_end(lockstep(problems, schedules, 4, Speed(1)), 4, 4, Hook(), 0.0)
-
-
 def ever_more_samples(index: int) -> None:
     simulation(clients=4 + index).data.statistics()
 
@@ -158,7 +145,6 @@ def ever_more_samples(index: int) -> None:
         pytest.param(ever_more_clients, marks=pytest.mark.slow),
         ever_more_samples,
         pytest.param(ever_more_members, marks=pytest.mark.slow),
-        pytest.param(ever_more_seeds, marks=pytest.mark.slow),
     ],
 )
 def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
@@ -166,26 +152,6 @@ def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
     before = others()
     run(1)
     assert others() == before
-
-
-@pytest.mark.slow
-def test_a_run_that_ended_is_gone_before_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A circle would keep its models, ring and updates on the device."""
-    seen: list[Any] = []
-    compile_ = execution.Execution.compile
-
-    def noted(self: execution.Execution, *args: Any) -> execution.Execution:
-        seen.append(weakref.ref(self))
-        return compile_(self, *args)
-
-    monkeypatch.setattr(execution.Execution, "compile", noted)
-    gc.collect()
-    gc.disable()
-    try:
-        simulation().run(3)
-        assert [one() for one in seen] == [None]
-    finally:
-        gc.enable()
 
 
 @pytest.mark.slow
@@ -280,28 +246,6 @@ def test_other_data_models_and_clocks_of_equal_shapes_compile_nothing_and_leave_
 
 
 @pytest.mark.slow
-def test_runs_of_similar_length_share_their_programs() -> None:
-    sim = simulation()
-    long = sim.run(20, eval_every=1)
-    before = set(compilation._programs)
-    short = sim.run(17, eval_every=1)
-    assert set(compilation._programs) == before
-    np.testing.assert_array_equal(short.loss.values, long.loss.values[: len(short.loss)])
-
-
-@pytest.mark.slow
-def test_another_split_of_a_dataset_is_not_traced_again() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 6)).astype(np.float32), rng.integers(0, 3, 60)
-    dataset = afl.data.Dataset("noise", x, y, x[:20], y[:20], 3, afl.data.cast(), None, {}, ())
-    model = afl.models.mlp(3, hidden=(4,))
-    _fresh(0, model, dataset).run(4)
-    kept = list(compilation._programs)
-    _fresh(1, model, dataset).run(4)
-    assert set(compilation._programs) == set(kept)
-
-
-@pytest.mark.slow
 def test_equal_shapes_of_another_function_are_another_program() -> None:
     """Programs are shared by what they compute, not by the name of a function."""
     losses = []
@@ -331,30 +275,3 @@ def counted_compilations() -> Iterator[list[str]]:
         yield found
     finally:
         inside.clear()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="options of XLA for a CPU")
-def test_initial_parameters_are_compiled_as_those_of_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With other ways of fusing, half of them have another last bit, and so has all that follows."""
-    seen: list[Any] = []
-    compiled_over = prepare.compiled_over
-
-    def watched(function: Any, static: Any, arguments: Any, *rest: Any, **how: Any) -> Any:
-        seen.append((function, static, arguments, compiled_over(function, static, arguments, *rest, **how)[0]))
-        return seen[-1][-1], 0.0
-
-    monkeypatch.setattr(prepare, "compiled_over", watched)
-    compilation._programs.clear()
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(40, 8, 8, 1)).astype("f4"), rng.integers(0, 10, 40)
-    data = afl.data.from_arrays(x, y, np.arange(40) % 4, x_test=x, y_test=y)
-    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=2)
-    clock = afl.clock.synchronous(cohort=2)
-    simulation = afl.Simulation(data, afl.models.mlp(10, hidden=(50,)), client, afl.server.fedavg(), clock)
-    simulation.run(1)
-    initial, static, arguments, program = seen[0]
-    lowered = jax.jit(functools.partial(initial, *static)).lower(*arguments)
-    expected = lowered.compile({"xla_backend_optimization_level": "0"})(*arguments).model.params
-    for found, leaf in zip(jax.tree.leaves(program(*arguments).model.params), jax.tree.leaves(expected), strict=True):
-        assert np.asarray(found).tobytes() == np.asarray(leaf).tobytes()
