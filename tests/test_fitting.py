@@ -107,16 +107,9 @@ def test_samples_of_64_bits_are_seen_as_the_device_holds_them(dtype: Any) -> Non
         assert np.isfinite(result.loss).all()
 
 
-def test_augmentation_that_does_not_take_the_samples_is_found() -> None:
-    preprocessing = afl.data.normalise(255.0, augment=afl.data.crop_and_flip())
-    data = arrays(np.zeros((6, 8, 8), np.uint8), preprocessing=preprocessing)
-    with pytest.raises(ValueError, match=r"crop_and_flip needs images \[H, W, C\]"):
-        simulation(afl.models.mlp(3), data).check()
-
-
 @pytest.mark.parametrize("test", [np.zeros((3, 20, 16, 1), np.float32), np.zeros((3, 20, 20, 1), np.uint8)])
 def test_training_and_test_samples_are_alike(test: Any) -> None:
-    with pytest.raises(ValueError, match=r"training samples are float32\[20, 20, 1\] and test samples .*one dtype"):
+    with pytest.raises(ValueError, match=r"x is float32\[20, 20, 1\] and x_test"):
         arrays(IMAGES, x_test=test, y_test=np.zeros(3, int))
 
 
@@ -146,27 +139,6 @@ def test_an_accuracy_in_percent_is_refused() -> None:
     model = afl.models.from_functions(lambda key, batch: jnp.zeros((400, 3)), loss)
     with pytest.raises(ValueError, match=r"accuracy is \d.*, and an accuracy is a share of samples, from 0 to 1"):
         simulation(model).run(2)
-
-
-@pytest.mark.parametrize(
-    ("rows", "error", "words"),
-    [
-        (np.arange(30), ValueError, r"client 1 rows 0\.\.29 of 18 samples"),
-        (np.arange(-1, 3), ValueError, r"client 1 rows -1\.\.2 of 18"),
-        (np.array([0.0, 1.0]), TypeError, "client 1 got float64"),
-    ],
-)
-def test_rows_of_a_partition_are_checked(rows: Any, error: Any, words: str) -> None:
-    class Mine:
-        description: dict[str, Any] = {"partition": "mine"}  # noqa: RUF012
-
-        def split(self, labels: Any, users: Any, rng: Any) -> Any:
-            return [np.arange(2), rows]
-
-    labels = np.arange(18) % 3
-    dataset = afl.data.Dataset("images", IMAGES, labels, IMAGES, labels, 3, afl.data.cast())
-    with pytest.raises(error, match=words):
-        dataset.partition(Mine())
 
 
 def trained_with(**options: Any) -> afl.Simulation:
