@@ -185,9 +185,7 @@ def test_a_clock_within_the_program_refuses_only_what_it_does_not_know() -> None
     halved = afl.Client(learning_rate=0.2, steps=2, batch_size=None, run_schedule=lambda run: 0.5**run)
     expected = simulate(problem, server.asyncfeded(0.8, kappa=0.0), clock, 6, halved).delta_norm
     np.testing.assert_array_equal(trained(lambda moment: 0.5**moment.run), expected)
-    with pytest.raises(
-        ValueError, match=r"rate_schedule reads `steps`, which a Moment does not .* did you mean 'step'"
-    ):
+    with pytest.raises(AttributeError, match="steps"):
         trained(lambda moment: 1.0 + moment.steps)
     for name in ("staleness", "duration", "server_step"):
         with pytest.raises(ValueError, match=f"rate_schedule needs the {name} of a run when it is trained"):

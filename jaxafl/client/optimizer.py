@@ -165,7 +165,7 @@ def _is_whole(parameter: inspect.Parameter | None) -> bool:
     """Returns True if a constructor declares a whole number, which may fix shapes or control flow."""
     if parameter is None or parameter.annotation is parameter.empty:
         return parameter is not None and type(parameter.default) is int
-    words = {*re.findall(r"\w+", str(parameter.annotation))}
+    words = {*re.findall(r"\w+", str(parameter.annotation).partition("Callable")[0])}  # a schedule has its own types
     return "int" in words and not words & {"float", "ArrayLike", "Numeric", "ScalarOrSchedule"}
 
 
