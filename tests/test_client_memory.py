@@ -16,7 +16,7 @@ import jaxafl as afl
 from jaxafl import upload
 from jaxafl.client.upload import Sent
 from jaxafl.clock import Clock, Delivery
-from jaxafl.engine import windows
+from jaxafl.engine import planned
 from jaxafl.engine.execution import Execution
 from tests.test_upload import PLACES, simulation, still, vectors, waiting
 
@@ -151,8 +151,8 @@ def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkey
     else:
         longer = [sim.run(STEPS + 4, seed=3, lanes=4, **how) for how in ({"folder": tmp_path}, {})]
         assert len({one.attrs["runs_trained_untaken"] for one in longer}) == 1
-    monkeypatch.setattr(windows, "WINDOW_ARRIVALS", 8)
-    monkeypatch.setattr(windows, "_TURNOVERS", 0)
+    monkeypatch.setattr(planned, "_FIRST", 8)
+    monkeypatch.setattr(planned, "_LARGEST", 8)
     np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4)), want)
 
 
