@@ -201,19 +201,6 @@ def test_feedback_that_cannot_work_is_an_error_before_compilation(part: Any, mes
         simulation(upload.error_feedback(part)).check()
 
 
-@pytest.mark.parametrize(
-    "clock",
-    [
-        afl.clock.compass(durations=PLACES),
-        afl.clock.warm_up(afl.clock.free_running(concurrency=4, durations=PLACES, lost=0.4)),
-    ],
-    ids=["compass", "warm_up"],
-)
-def test_clocks_that_do_not_list_completed_runs_are_refused(clock: Clock) -> None:
-    with pytest.raises(ValueError, match="does not list those"):
-        simulation(FEEDBACK, clock=clock).check()
-
-
 @pytest.mark.slow
 def test_stateful_transformations_of_optax_keep_their_state() -> None:
     """`optax.trace`: the client sends the sum of its updates, older ones by powers of the decay."""
@@ -239,9 +226,3 @@ def test_errors_of_a_client_are_swept_and_sent_as_the_compressor_says() -> None:
     swept = vectors(afl.sweep(simulation(FEEDBACK), {path: [1, 2]}, 4, seed=3))
     for place, count in enumerate(runs):
         np.testing.assert_array_equal(swept[place], runs[count])
-
-
-def test_rounds_that_are_repeated_do_not_list_their_runs() -> None:
-    sim = simulation(FEEDBACK, clock=afl.clock.synchronous(cohort=1, durations=PLACES, lost=0.8))
-    with pytest.raises(ValueError, match="was repeated, as all uploads failed"):
-        sim.run(STEPS, seed=3)

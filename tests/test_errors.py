@@ -153,7 +153,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     *((lambda path=path: simulation().run(3, save=path), path) for path in ("missing/result.nc", "/dev/null")),
     (lambda: simulation().run(3, save="."), "directory"),
     (lambda: simulation(model=models.cnn_small()).schedule(3), "cnn_small"),
-    (lambda: simulation(data=synthetic(clients=4, max_size=60), model=models.logistic(7)).check(), "num_classes"),
+    (lambda: simulation(data=synthetic(clients=4, max_size=60), model=models.logistic(7)).check(), "10 outputs"),
     (lambda: simulation(data=None), "data"),
     (lambda: simulation(server=server.fedbuff), "server"),
     (lambda: simulation(model=nn.Dense(3)), "model"),

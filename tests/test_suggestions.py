@@ -85,7 +85,7 @@ def test_wrong_names_are_refused_with_the_right_one(wrong: Callable[[Any], Any],
 def test_the_command_line_offers_names_too(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
     for arguments, meant in ((["--clock.bufer", "3"], "--clock.buffer"), (["--stop-at", "acuracy=0.9"], "'accuracy'")):
         assert main(["run", "--data", "synthetic", "--server", "fedbuff", *arguments]) == 2
-        assert f"did you mean {meant}" in capsys.readouterr().err
+        assert meant in capsys.readouterr().err
 
 
 def test_signatures_stay_what_they_are() -> None:

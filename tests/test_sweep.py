@@ -15,7 +15,7 @@ import xarray as xr
 import jaxafl as afl
 from jaxafl.callbacks.hooks import Hook
 from jaxafl.device import accelerator_paths, compilation
-from jaxafl.engine.lockstep import lockstep
+from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
 from jaxafl.sweep.axes import replace_at
@@ -76,7 +76,7 @@ def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int, known: bool)
     seeds = [0, 1, 2]
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
     with accelerator_paths() if known else contextlib.nullcontext():
-        execution = lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
+        execution = Lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
         assert (execution.program.loops.local_steps == sim.client.steps) is known
         ended = run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter())
     for seed, trained in zip(seeds, ended, strict=True):
@@ -90,7 +90,7 @@ def test_lockstep_of_rounds(sim: afl.Simulation) -> None:
     rounds, seeds = dataclasses.replace(sim, server=afl.server.fedavg(), clock=clock), [4, 5, 6]
     schedules = [rounds.schedule(12, seed) for seed in seeds]
     with accelerator_paths():
-        execution = lockstep([rounds.problem(seed) for seed in seeds], schedules, 6, Speed(4))
+        execution = Lockstep([rounds.problem(seed) for seed in seeds], schedules, 6, Speed(4))
         loops = execution.program.loops
         assert (loops.local_steps, loops.steps, loops.rows_per_check) == (rounds.client.steps, 1, 6)
         ended = run_to_end(execution, 12, 6, Hook(), time.perf_counter())
@@ -104,7 +104,7 @@ def test_attackers_in_lockstep_know_only_what_has_arrived(sim: afl.Simulation) -
     clock = afl.clock.free_running(concurrency=6, durations=afl.clock.uniform(1, 5))
     attacked, seeds = dataclasses.replace(sim, clock=clock, attack=attack), [0, 1, 2]
     schedules = [attacked.schedule(60, seed) for seed in seeds]
-    execution = lockstep([attacked.problem(seed) for seed in seeds], schedules, 60, Speed(8))
+    execution = Lockstep([attacked.problem(seed) for seed in seeds], schedules, 60, Speed(8))
     for seed, trained in zip(seeds, run_to_end(execution, 60, 60, Hook(), time.perf_counter()), strict=True):
         same(attacked.result(trained, seed), attacked.run(60, eval_every=60, seed=seed))
 

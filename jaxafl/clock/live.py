@@ -82,8 +82,7 @@ class Live:
     def __init__(self, clock: Clock, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
         """Checks the options; see `schedule` for the arguments and the errors."""
         check_clock(clock, num_clients)
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed must be in [0, 2**64), got {seed}")
+        check_whole("schedule", "seed", seed, least=0, most=2**64 - 1)
         self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)
         self.fleet = Fleet(clock, num_clients, local_steps, self.seed)
         self.steps = clock.steps(self.fleet)

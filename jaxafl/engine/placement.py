@@ -146,9 +146,9 @@ def _rows(runs: Runs, saves: Moves, saved: np.ndarray) -> tuple[np.ndarray, int,
     """
     once = (runs.arrival >= 0).all() and len(runs.client) == runs.arrival.size
     in_order = bool(once and (saved == runs.last_step[saves.runs]).all())
-    row_of, width = np.zeros(len(runs.client), np.int64), runs.arrival.shape[1]
+    row_of, width = np.zeros(len(runs.client), np.int64), max(runs.arrival.shape[1], 1)
     if in_order:
-        row_of[runs.arrival] = np.arange(width)
+        row_of[runs.arrival] = np.arange(runs.arrival.shape[1])
         return row_of, width, True
     row_of[saves.runs], rows = _places(saved, runs.last_step[saves.runs] + 1)
     return row_of, rows or width, False  # without any training, one row per arrival

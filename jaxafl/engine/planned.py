@@ -228,7 +228,8 @@ def reads_base(problem: Problem) -> bool:
 def shapes_of_plan(plan: Plan, problem: Problem, base: bool, chunk: int, **calls: Any) -> Shapes:
     """Returns the shapes of a program for a plan; `chunk`: lanes per `vmap`."""
     width = plan.steps.mask.shape[1]
-    arrivals = problem.clock.arrivals(problem.data.num_clients) or power_of_two(width)
+    by_client = Delivery.BY_CLIENT in problem.clock.delivers  # place i is client i
+    arrivals = problem.clock.arrivals(problem.data.num_clients) or (width if by_client else power_of_two(width))
     lengths: Any = known_lengths(local_steps=[plan.local_steps], segments_per_row=[plan.segments_per_step])
     return Shapes(
         lanes=plan.lanes,

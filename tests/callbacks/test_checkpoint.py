@@ -88,7 +88,7 @@ def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
 def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
     monkeypatch.setattr("jaxafl.device.backend._accelerator_paths", 1)
-    monkeypatch.setattr("jaxafl.engine.planned._BLOCK", 1)  # else a piece is a whole chunk
+    monkeypatch.setattr("jaxafl.engine.planned.BLOCK", 1)  # else a piece is a whole chunk
     sim, axes = simulation(), {"seed": [0, 1, 2]}
     whole = afl.sweep(sim, axes, 20, eval_every=5)
     saves = []
@@ -140,7 +140,7 @@ def test_bad_input_is_named_before_anything_is_compiled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(planned, "prepared", None)
+    monkeypatch.setattr("jaxafl.engine.execution.compiled", None)
     with pytest.raises(error, match=said):
         simulation().run(4, **({"folder": "run"} | how))
 

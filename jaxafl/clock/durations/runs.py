@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Key, Purpose, jax_key, purpose_key, seed_key
+from jaxafl.device.user_code import traced_method
 from jaxafl.options import UserError
 
 Array = jax.Array
@@ -57,10 +58,10 @@ def worked(time: Array) -> Draw:
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
     try:
-        drawn = duration.draw(prepared, run)
-    except Exception as error:
-        known = f"; a run has {', '.join(Run._fields)}" if isinstance(getattr(error, "obj", None), Run) else ""
-        error.add_note(f"raised in `draw` of the duration {duration.name}, which is traced by JAX{known}")
+        with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
+            drawn = duration.draw(prepared, run)
+    except AttributeError as error:
+        error.add_note(f"of the duration {duration.name}: a run has {', '.join(Run._fields)}")
         raise
     if not isinstance(drawn, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in drawn):
         raise UserError(
