@@ -116,7 +116,7 @@ def test_results_do_not_depend_on_how_runs_are_trained(part: Any, tmp_path: Any)
     np.testing.assert_allclose(seeds[1], want, rtol=1e-5, atol=1e-6)
     sim.run(5, seed=3, folder=tmp_path, observe=observe_w)
     np.testing.assert_array_equal(models_of(sim, folder=tmp_path), want)
-    state, found = jax.jit(sim.init)(3), []
+    state, found = sim.init(3, STEPS), []
     for _ in range(STEPS):
         state, _ = sim.step(state)
         found.append(state.params["w"])

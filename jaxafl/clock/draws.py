@@ -125,8 +125,8 @@ class Seconds:
         self.by_start = bool(read & {"now", "longest"})
         self.by_steps = "local_steps" in read
         with float64_on_cpu():
-            keys = stream_keys(seed_key(seed), durations)
-            self.arguments = as_arrays(self.durations, jnp.float64), self.durations.prepare(keys, num_clients)
+            numbers = as_arrays(self.durations, jnp.float64)
+            self.arguments = numbers, _prepared(numbers, as_arrays(durations, jnp.float64), seed_key(seed), num_clients)
         table = np.asarray(local_steps, np.int32)
         self.steps = table.reshape(len(table), -1) if table.ndim else table.reshape(1, 1)
         self.hangs = False  # True once a block has runs that hang
@@ -173,6 +173,11 @@ class Seconds:
             numbers: Any = (np.int32(client), np.int32(run), np.int32(steps), np.float64(longest), np.float64(now))
             seconds, work = np.asarray(_one(*self.arguments, Run(*numbers))).tolist()
         return seconds, work
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _prepared(durations: Any, whole: Any, key: Any, num_clients: int) -> Any:
+    return durations.prepare(stream_keys(key, whole), num_clients)
 
 
 @jax.jit

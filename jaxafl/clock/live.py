@@ -15,6 +15,7 @@ from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.options import check_durations
 from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused, replaced
 from jaxafl.device import host_bytes
+from jaxafl.device.compilation import check_untraced
 from jaxafl.options import UserError, check_number, check_options, check_whole, shown
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
@@ -81,6 +82,7 @@ class Live:
 
     def __init__(self, clock: Clock, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
         """Checks the options; see `schedule` for the arguments and the errors."""
+        check_untraced()
         check_clock(clock, num_clients)
         check_whole("schedule", "seed", seed, least=0, most=2**64 - 1)
         self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)

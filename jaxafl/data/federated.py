@@ -73,7 +73,7 @@ class FederatedData(Summarised):
                 f"{self.name}: x_test has {sorted(lengths)} samples; expected {len(self.y_test)} as y_test, above 0"
             )
         if self.client_names is not None:
-            names = np.asarray(self.client_names, np.str_)
+            names = np.asarray([str(name) for name in np.ravel(self.client_names).tolist()])  # as narrow as in a file
             if len(np.unique(names)) != len(counts) or names.shape != counts.shape:
                 raise UserError(f"{self.name}: client_names are {names}; expected {len(counts)} different names")
             object.__setattr__(self, "client_names", names)

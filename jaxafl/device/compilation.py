@@ -194,6 +194,16 @@ def shapes_of(function: Callable[..., Any], static: tuple[Any, ...], arguments: 
     return _cached(_shapes, (function, static), arguments, trace)[0]
 
 
+def check_untraced(leaves: Any = None) -> None:
+    """Raises `UserError` in code that JAX traces, or if some leaves are traced."""
+    leaves = [jax.device_put(np.int32(0))] if leaves is None else leaves
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise UserError(
+            "jaxafl: a run or a schedule is computed in code that JAX traces, such as a function in jax.jit; expected "
+            "plain Python. Compute it outside, sweep over options by jaxafl.sweep, or take sim.init and sim.step"
+        )
+
+
 def on_device(tree: Any) -> Any:
     """Copies every array of a tree to the device; unlike `jnp.asarray`, it compiles nothing for a new shape."""
     return jax.device_put(tree)
@@ -229,11 +239,7 @@ def _cached(
 
 def _key(static: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     leaves, structure = jax.tree.flatten(arguments)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        raise UserError(
-            "jaxafl: a run or a schedule is computed in code that JAX traces, such as a function in jax.jit; expected "
-            "plain Python. Compute it outside, sweep over options by jaxafl.sweep, or take sim.init and sim.step"
-        )
+    check_untraced(leaves)
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
     places = frozenset(device for leaf in leaves for device in leaf.devices())
     flags = tuple(getattr(jax.config, name) for name in _FLAGS)

@@ -26,7 +26,7 @@ def cpu() -> Any:
 @contextlib.contextmanager
 def float64_on_cpu() -> Iterator[None]:
     """Computes on the CPU, with 64-bit types enabled, within the block: as clocks do ahead of training."""
-    with jax.enable_x64(True), jax.default_device(cpu()), jax.ensure_compile_time_eval():
+    with jax.enable_x64(True), jax.default_device(cpu()):
         yield
 
 

@@ -55,7 +55,8 @@ def test_a_shorter_run_is_computed_anew(tmp_path: pathlib.Path, capsys: Any) -> 
 @slow
 @pytest.mark.parametrize(("name", "wide"), [("planned", True), ("synchronous", False)])
 def test_local_optimisers_and_early_stopping_go_on(name: str, wide: bool, tmp_path: pathlib.Path) -> None:
-    client = afl.Client(optax.adam, learning_rate=0.05, epochs=3, batch_size=2, patience=1, charge="executed")
+    client = afl.Client(optax.adam, learning_rate=0.05, epochs=3, batch_size=2, patience=1)
+    client = dataclasses.replace(client, charge="executed" if name == "synchronous" else "planned")
     one = simulation(name)
     server = afl.server.fedavg() if name == "synchronous" else one.server
     sim, how = dataclasses.replace(one, client=client, server=server), {"folder": tmp_path, "eval_every": EVERY}
@@ -318,6 +319,8 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
     told: list[int] = []
 
     class Third(afl.callbacks.Callback):
+        ends = {}  # noqa: RUF012
+
         def chunk(self, chunk: afl.callbacks.Chunk) -> None:
             told.append(chunk.run.member["seed"])
             if chunk.run.member["seed"] == 1 and chunk.stop == 12:
@@ -340,6 +343,8 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
 
 
 class StopNever(afl.callbacks.Callback):
+    ends = {}  # noqa: RUF012
+
     def __init__(self, told: list[int]) -> None:
         self.told = told
 
