@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.durations.runs import Run, draw_of, reads, stream_keys
-from jaxafl.device import as_arrays, float64_on_cpu
+from jaxafl.device import as_arrays, compiled, float64_on_cpu
 from jaxafl.device.keys import Purpose, seed_key
 
 Words = tuple[int, int]
@@ -126,7 +126,8 @@ class Seconds:
         self.by_steps = "local_steps" in read
         with float64_on_cpu():
             numbers = as_arrays(self.durations, jnp.float64)
-            self.arguments = numbers, _prepared(numbers, as_arrays(durations, jnp.float64), seed_key(seed), num_clients)
+            given = numbers, as_arrays(durations, jnp.float64), seed_key(seed)
+            self.arguments = numbers, compiled(_prepared, (num_clients,), given)[0](*given)
         table = np.asarray(local_steps, np.int32)
         self.steps = table.reshape(len(table), -1) if table.ndim else table.reshape(1, 1)
         self.hangs = False  # True once a block has runs that hang
@@ -145,7 +146,8 @@ class Seconds:
         unknown = np.full(len(run), 0.0)
         with float64_on_cpu():
             runs = Run(*map(jnp.asarray, (client.astype(np.int32), run.astype(np.int32), steps, unknown, unknown)))
-            both = np.asarray(_block(*self.arguments, runs))
+            given = *self.arguments, runs
+            both = np.asarray(compiled(_block, (), given)[0](*given))
         self.hangs |= bool((both[0] != both[1]).any())
         return both
 
@@ -175,8 +177,7 @@ class Seconds:
         return seconds, work
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _prepared(durations: Any, whole: Any, key: Any, num_clients: int) -> Any:
+def _prepared(num_clients: int, durations: Any, whole: Any, key: Any) -> Any:
     return durations.prepare(stream_keys(key, whole), num_clients)
 
 
@@ -186,7 +187,6 @@ def _one(durations: Any, prepared: Any, run: Run) -> jax.Array:
     return jnp.stack([drawn.work + drawn.hang, drawn.work])
 
 
-@jax.jit
 def _block(durations: Any, prepared: Any, runs: Run) -> jax.Array:
     return jax.vmap(lambda run: _one(durations, prepared, run), out_axes=1)(runs)
 

@@ -207,10 +207,9 @@ class Planned(Execution):
         )
         segments = power_of_two(-(-len(plan.segments.active) * rows // steps))
         shapes = shapes_of_plan(plan, problem, self.base, **self.fixed)
-        ring, store = (count if plan.in_order else shared_size(count + count // 8) for count in (plan.slots, plan.rows))
-        return shapes._replace(
-            ring=min(ring, max(plan.slots, schedule.ring_slots)), store=store, rows=rows, segments=segments
-        )
+        ring = max(plan.slots, min(_rounded(plan.slots), schedule.in_flight + 1))
+        store = plan.rows if plan.in_order else _rounded(plan.rows)
+        return shapes._replace(ring=ring, store=store, rows=rows, segments=segments)
 
     def _take_up(self, window: Window, shapes: Shapes | None = None) -> None:
         """Continues with a window, which may need larger buffers, or columns of another form."""
@@ -332,6 +331,11 @@ def check_records(server_steps: int, records: Sequence[np.ndarray]) -> None:
             f"what a run records of {server_steps:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
             f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
         )
+
+
+def _rounded(count: int) -> int:
+    """Rounds up to a multiple of 4, so that other seeds, which need a few slots more or less, share the program."""
+    return -(-(count + count // 8) // 4) * 4
 
 
 def power_of_two(count: int) -> int:

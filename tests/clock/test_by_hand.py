@@ -44,7 +44,6 @@ from tests.oracle.test_oracle_clock_sampled import (  # noqa: F401
 )
 from tests.oracle.test_oracle_clock_semi_async import (  # noqa: F401
     test_semi_async_filling_up_by_hand,
-    test_semi_async_stragglers_and_deprecated_by_hand,
     test_whoever_arrives_at_the_instant_of_the_close_is_undrafted,
 )
 from tests.oracle.test_oracle_clock_stale_rounds import test_stale_rounds_by_hand  # noqa: F401

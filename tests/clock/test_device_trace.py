@@ -210,7 +210,7 @@ def check_availability(clock: Any, duration: device_trace, clients: int, steps: 
     with jax.enable_x64(True):
         measured = dataclasses.replace(duration.measured, ready=None)
         always = dataclasses.replace(duration, measured=measured)
-        runs = Run(*(jnp.asarray(schedule.__dict__[name][schedule.mask], jnp.int32) for name in _RUN), 0.0, 0.0)
+        runs = Run(*(jnp.asarray(schedule.of_arrivals(name), jnp.int32) for name in _RUN), 0.0, 0.0)
         work = jax.vmap(lambda client, run, steps: always.draw(prepared, Run(client, run, steps, 0.0)).work)(*runs[:3])
     started, arrived = schedule.started[schedule.mask], schedule.arrived[schedule.mask]
     assert len(started) >= steps / 2 and (arrived > started).all()
