@@ -143,14 +143,13 @@ def test_a_checkpoint_knows_the_numbers_of_a_made_optimiser(tmp_path: Any) -> No
     [
         (optax.sgd, [0.5] * 4),
         (lambda learning_rate: optax.sgd(optax.linear_schedule(learning_rate, 0.0, 4)), None),
-        pytest.param(lambda learning_rate: optax.sgd(0.25), None, marks=pytest.mark.slow),
         pytest.param(
             lambda learning_rate: optax.inject_hyperparams(optax.sgd)(optax.linear_schedule(learning_rate, 0.0, 4)),
             [0.5, 0.375, 0.25, 0.125],
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["constant", "schedule", "other", "injected"],
+    ids=["constant", "schedule", "injected"],
 )
 def test_the_servers_rate_is_the_one_that_was_applied_or_is_not_said(optimizer: Any, rates: Any) -> None:
     of = quadratic(4)

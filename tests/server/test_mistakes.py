@@ -68,14 +68,14 @@ def test_diagnostics_are_numbers_of_a_step_or_of_an_arrival() -> None:
 def test_a_first_state_may_hold_numbers_of_python() -> None:
     class counting(Server):
         def init(self, params: Any, samples: Any) -> Any:
-            return {"steps": 0, "sum": 0.0}
+            return {"made": 0, "total": 0.0}
 
         def update(self, params: Any, state: Any, arrivals: Any) -> Any:
-            new = {"steps": state["steps"] + 1, "sum": state["sum"] + 0.5}
-            return Outcome(params, new, {"steps": state["steps"], "sum": new["sum"]})
+            new = {"made": state["made"] + 1, "total": state["total"] + 0.5}
+            return Outcome(params, new, {"made": state["made"], "total": new["total"]})
 
     found = ran(counting(), 3)
-    assert found.steps.values.tolist() == [0, 1, 2] and found["sum"].values.tolist() == [0.5, 1.0, 1.5]
+    assert found.made.values.tolist() == [0, 1, 2] and found.total.values.tolist() == [0.5, 1.0, 1.5]
 
 
 REPLIES = Needs(replies=True)

@@ -105,7 +105,7 @@ def test_an_online_clock_advances_the_schedule() -> None:
     result = simulate(quadratic(), mine, clock, STEPS, client)
     np.testing.assert_allclose(result.server_rate * (result.gamma + 1), 0.8 * 0.9 ** np.arange(STEPS), rtol=1e-5)
     sim = afl.Simulation(quadratic().data, quadratic().model, client, mine, clock)
-    _, records = sim.step(sim.init(0), STEPS)
+    ((_, records),) = sim.iterate(STEPS, every=STEPS)
     np.testing.assert_allclose(records["server_rate"], result.server_rate, rtol=1e-5)
 
 
