@@ -14,7 +14,7 @@ from jaxafl.data.form import DataForm, Gather, kind_of_sample
 from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import PartitionStatistics, labels_only, traverse
-from jaxafl.data.stored import divided_arrays, gather_divided, gather_stored, stored_rows
+from jaxafl.data.stored import gather_stored, stored_rows
 from jaxafl.data.targets import quantile_bins, require_classes
 from jaxafl.data.test_sets import test_sets_of
 from jaxafl.options import Summarised, UserError
@@ -129,25 +129,6 @@ class FederatedData(Summarised):
     def test_arrays(self) -> tuple[Any, np.ndarray]:
         """Returns raw test inputs (uint8 stays uint8) and targets."""
         return self.x_test, self.y_test
-
-    @property
-    def divisible(self) -> bool:
-        """True if the arrays can be sharded over devices."""
-        return self.gather is gather_stored
-
-    def divided(self, shares: int) -> FederatedData:
-        """Returns a copy with arrays `[D, ...]` to be sharded over devices, cached.
-
-        Row d holds the samples of ⌈N/D⌉ clients; `client` counts from the first of the row.
-
-        Args:
-            shares: D.
-        """
-        cache = self.__dict__.setdefault("_divided", {})
-        if shares not in cache:
-            arrays = divided_arrays(self.arrays, np.asarray(self.counts), shares)
-            cache[shares] = dataclasses.replace(self, arrays=arrays, gather=gather_divided)
-        return cache[shares]
 
     def owned_test(self, clients: np.ndarray | None) -> FederatedData:
         """Returns a copy with the client of each test sample, int `[n_test]`, -1 for none."""

@@ -19,36 +19,6 @@ def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) ->
     return x, jnp.take(arrays["y"], rows, axis=0, mode="clip")
 
 
-def gather_divided(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
-    """Gathers raw samples of one client from a device's row of `divided_arrays`."""
-    return gather_stored(jax.tree.map(lambda leaf: leaf[0], arrays), client, positions)
-
-
-def divided_arrays(arrays: Any, counts: np.ndarray, shares: int) -> Any:
-    """Splits the arrays of `gather_stored` into D shards of the clients, each leaf `[D, ...]`.
-
-    Args:
-        arrays, counts: arrays and counts of all clients.
-        shares: D.
-    """
-    size = -(-len(counts) // shares)
-    parts = []
-    for begin in range(0, size * shares, size):
-        local, offset = counts[begin : begin + size], arrays["offset"][begin : begin + size]
-        first = np.cumsum(local) - local
-        ranks = np.arange(local.sum()) - np.repeat(first, local)
-        rows, index = np.unique(arrays["index"][np.repeat(offset, local) + ranks], return_inverse=True)
-        parts.append((rows, index, first))
-
-    def filled(column: int) -> np.ndarray:
-        longest = max(1, *(len(part[column]) for part in parts))
-        return np.stack([np.pad(part[column], (0, longest - len(part[column]))) for part in parts]).astype(np.int32)
-
-    rows = filled(0)
-    x = jax.tree.map(lambda leaf: leaf[rows], arrays["x"])
-    return {"x": x, "y": arrays["y"][rows], "index": filled(1), "offset": filled(2)}
-
-
 def stored_targets(gather: Any, arrays: Any) -> np.ndarray:
     """Returns all training targets of data with this gather and arrays, held-out ones too; none if not stored."""
     while (inner := getattr(gather, "gather", None)) is not None:  # `with_validation` wraps
