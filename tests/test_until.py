@@ -10,21 +10,19 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from tests.equivalence import CLOCKS, GD, SERVERS, _simulation, observe
+from tests.golden import GD, SERVERS, observe, simulation
 
 WHOLE = 30
 
 
 def fedbuff(clock: str = "buffer") -> afl.Simulation:
     algorithm, _, client = SERVERS["fedbuff"]
-    return _simulation(algorithm, CLOCKS[clock], client)
+    return simulation(algorithm, clock, client)
 
 
 def adaptive() -> afl.Simulation:
     """A clock beside the training."""
-    return _simulation(
-        afl.server.asyncfeded(base_rate=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD
-    )
+    return simulation(*SERVERS["asyncfeded"])
 
 
 @pytest.mark.slow
@@ -43,7 +41,7 @@ def test_time_updates_and_bytes_end_a_run_at_the_very_server_step(make: Any) -> 
         ended = sim.run(until={name: limit}, eval_every=10, observe=observe)
         assert ended.sizes["step"] == steps == ended.eval_step.values[-1], name
         assert ended.attrs["stopped"] == f"until {name} {limit:g}"
-        np.testing.assert_array_equal(ended.observe_all.values, whole.observe_all.values[: steps + 1])
+        np.testing.assert_array_equal(ended.observe_params.values, whole.observe_params.values[: steps + 1])
     both = sim.run(20, until={"updates": limits["updates"][0], "time": 1e9, "loss": -1.0}, eval_every=10)
     assert both.sizes["step"] == 14
     fewer = sim.run(5, until={"time": 1e9}, eval_every=10)
@@ -88,7 +86,7 @@ def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
     longer = sim.run(until={"updates": 20}, **options)
     assert first.sizes["step"] == again.sizes["step"] == 6
     assert longer.sizes["step"] == 10
-    np.testing.assert_array_equal(longer.observe_all, sim.run(10, eval_every=3, observe=observe).observe_all)
+    np.testing.assert_array_equal(longer.observe_params, sim.run(10, eval_every=3, observe=observe).observe_params)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ def test_members_of_a_sweep_end_by_themselves() -> None:
         member = grid.sel(seed=seed)
         steps = alone.sizes["step"]
         assert int(member.final_step) == steps
-        np.testing.assert_array_equal(member.observe_all.values[: steps + 1], alone.observe_all.values)
+        np.testing.assert_array_equal(member.observe_params.values[: steps + 1], alone.observe_params.values)
         assert np.isnan(member.time.values[steps:]).all()
     found = afl.at(grid, time=9.0)
     assert np.isfinite(found.loss).all()
@@ -131,7 +129,7 @@ def test_members_of_a_sweep_end_by_themselves() -> None:
 @pytest.mark.parametrize("limit", ["time", "updates"])
 def test_a_run_beside_its_clock_goes_on_under_a_later_limit(limit: str, tmp_path: Any) -> None:
     sim, options = adaptive(), {"eval_every": 3, "observe": observe}
-    first, later = ({limit: value} for value in {"time": (9.0, 15.0), "updates": (8, 20)}[limit])
+    first, later = ({limit: value} for value in {"time": (11.0, 18.0), "updates": (8, 20)}[limit])
     kept = {"folder": tmp_path, "checkpoint_every": 2}
     ended = sim.run(until=first, **options, **kept)
     again = sim.run(until=first, **options, **kept)
@@ -140,7 +138,7 @@ def test_a_run_beside_its_clock_goes_on_under_a_later_limit(limit: str, tmp_path
     longer, alone = sim.run(until=later, **options, **kept), sim.run(until=later, **options)
     assert longer.attrs["stopped"] == alone.attrs["stopped"]
     assert longer.eval_step.values.tolist() == alone.eval_step.values.tolist()
-    np.testing.assert_array_equal(longer.observe_all, alone.observe_all)
+    np.testing.assert_array_equal(longer.observe_params, alone.observe_params)
 
 
 class breaks(afl.server.asyncfeded):
@@ -154,7 +152,7 @@ class breaks(afl.server.asyncfeded):
 
 @pytest.mark.slow
 def test_a_run_beside_its_clock_that_would_fail_after_a_limit_ends_before() -> None:
-    sim = _simulation(breaks(base_rate=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), CLOCKS["arrival"], GD)
+    sim = simulation(breaks(base_rate=0.8, eps=0.9, target_staleness=1.5, kappa=1.3), "arrival", GD)
     with pytest.warns(match="stopped being finite"):
         whole = sim.run(60, eval_every=60)
     assert whole.attrs["failed_step"] == 9

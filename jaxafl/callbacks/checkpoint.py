@@ -159,7 +159,7 @@ class Checkpoint(Hook):
             [unflattened(form, name, arrays, about["arrays"], check=False)] if name in about["parts"] else []
             for name, form in forms.items()
         )
-        every = execution.shapes.steps_per_call
+        every = self.identity["run"]["eval_every"]
         shorter = progress.eval_step[-1] % every and progress.eval_step[-1] < self.server_steps
         if shorter and not over(execution, progress):  # the shorter run's last evaluation is none of this run's
             progress.eval_step.pop()
