@@ -41,7 +41,7 @@ def simulation(method: str, scale: str, z: float) -> afl.Simulation:
 @functools.lru_cache(None)
 def exposure(epsilon: float) -> float:
     """The sensitivity over the noise, μ, of a Gaussian mechanism with this ε at δ = 10⁻⁵."""
-    once = afl.clock.schedule(afl.clock.synchronous(), 1, np.ones((1, 1), int), 1, 0)
+    once = afl.clock.schedule(afl.clock.synchronous(), num_clients=1, local_steps=1, server_steps=1)
     low, high = 1e-3, 1e3
     for _ in range(40):
         middle = math.sqrt(low * high)

@@ -109,7 +109,8 @@ class Fleet:
         self.skipped_runs = 0
         self.shares = draws.Shares(draws.stream(seed, Purpose.START))
         table = np.asarray(local_steps)
-        self.table = table.reshape(num_clients, -1).tolist() if table.ndim else None
+        rows = table.reshape(len(table), -1) if table.ndim else table[None, None]
+        self.table = np.broadcast_to(rows, (num_clients, rows.shape[1])).tolist() if table.ndim else None
         self.local_steps: list[Any] = [None] * num_clients if table.ndim else [int(table)] * num_clients
         durations = getattr(clock, "durations", None)
         self.seconds = None if durations is None else draws.Seconds(durations, num_clients, local_steps, seed)

@@ -29,8 +29,8 @@ def schedule(clock: Clock, num_clients: int, local_steps: Any, server_steps: int
     Args:
         clock: the clock; its options are checked first.
         num_clients: N.
-        local_steps: local steps per run: a number, [N] per client or [N, R] per client and run; runs after the last
-            column use its value.
+        local_steps: local steps per run: a number, [N] per client or [N, R] per client and run ([1, R] for all
+            clients alike); runs after the last column use its value.
         server_steps: T.
         seed: seed of the schedule.
 

@@ -14,7 +14,6 @@ caches it: `jnp.asarray`, `jnp.stack`, `x[0]`, or a `jax.jit` at module level. U
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import math
@@ -30,7 +29,6 @@ from typing import Any
 import jax
 import jaxlib
 import numpy as np
-from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import jaxprs_in_params
 
 from jaxafl.device.backend import on_cpu
@@ -56,8 +54,6 @@ _DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops":
 # In jaxlib 0.11.1, a loop that XLA compiles as one function on a CPU copies the buffer for every small update
 # (jax issue 40101, fixed in 0.11.2). Without this pass XLA compiles no such loop.
 _UNSAFE = ("small-while-loop-hoisting",) if jaxlib.__version__ == "0.11.1" else ()
-# Versions in which XLA compiles a marked function or raises. Version 0.11.2 aborts the process on some functions.
-_CAN_MARK = jaxlib.__version__.startswith(("0.10.", "0.12."))
 # Without this pass, only matrix products use several threads.
 _SERIAL = (*_UNSAFE, "cpu-parallel-task-assigner")
 # Floating-point operations of a program's largest product below which several threads cost more time than they save.
@@ -71,7 +67,6 @@ def compiled(
     donate: tuple[int, ...] = (),
     once: bool = False,
     deterministic: bool = False,
-    whole: bool = False,
     plain: bool = False,
 ) -> tuple[Any, float]:
     """Returns the compiled program of `function(*static, *arguments)`, to be called with the arguments.
@@ -85,8 +80,6 @@ def compiled(
         donate: indices of donated `arguments`.
         once: the program runs once per run, so optimise for compile time.
         deterministic: on a GPU, exclude operations whose bits differ between calls.
-        whole: on a CPU, compile to one machine-code function instead of one per operation. It saves the calls in loops
-            of many small operations. If XLA cannot, the option has no effect.
         plain: on a CPU, use XLA's older fusion, which is faster for many random numbers.
 
     Returns:
@@ -95,18 +88,13 @@ def compiled(
     begun = time.perf_counter()
 
     def compile_() -> Any:
-        traced = functools.partial(function, *static)
         options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {}) | (_OLD_FUSION if plain else {})
-        if whole and _CAN_MARK:
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                lowered = jax.jit(_marked(traced), donate_argnums=donate).lower(*arguments)
-                return _compiled_once(lowered, options | _disabled(_SERIAL), arguments)
-        staged = jax.jit(traced, donate_argnums=donate).trace(*arguments)
+        staged = jax.jit(functools.partial(function, *static), donate_argnums=donate).trace(*arguments)
         small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
         passes = _SERIAL if small and jax.default_backend() == "cpu" else _UNSAFE
         return _compiled_once(staged.lower(), options | _disabled(passes), arguments)
 
-    static_key = (function, static, donate, once, deterministic, whole, plain)
+    static_key = (function, static, donate, once, deterministic, plain)
     program, is_new = _cached(_programs, static_key, arguments, compile_)
     return program, time.perf_counter() - begun if is_new else 0.0
 
@@ -175,17 +163,6 @@ def products(jaxpr: Any) -> Iterator[int]:
             factors = None
         if factors is not None:
             yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
-
-
-def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps a function in the metadata with which XLA marks small loops that it compiles as one function."""
-    inner = jax.jit(function)
-
-    def marked(*arguments: Any) -> Any:
-        with set_xla_metadata(inlineable="false", xla_cpu_small_call="true"):
-            return inner(*arguments)
-
-    return marked
 
 
 def shapes_of(function: Callable[..., Any], static: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:

@@ -169,7 +169,9 @@ class Places:
         for number, segment in enumerate(planned.segments):
             for lane, (run, slot, reference, row) in enumerate(segment):
                 at = number, lane
-                segments.active[at], segments.loads[at], segments.saves[at] = run.local_steps, 1, 1
+                segments.active[at] = run.local_steps
+                if segments.loads is not None:
+                    segments.loads[at] = segments.saves[at] = 1
                 segments.load_slot[at], segments.load_client[at], segments.load_run[at] = slot, run.client, run.run
                 segments.save_slot[at], segments.save_row[at] = reference, row
                 if segments.load_staleness is not None:
@@ -206,6 +208,7 @@ def tables_for(shapes: Shapes, leading: tuple[int, ...]) -> tuple[Segments, Step
     segments, steps = table(Segments, of_lanes), table(Steps, of_arrivals)
     steps = steps._replace(segments_before=None, time=zeros(1, dtype=np.float32), write_slot=zeros(1))
     steps = steps._replace(mask=steps.mask if shapes.mask else None, base_slot=steps.base_slot if shapes.base else None)
+    segments = segments._replace(loads=None, saves=None) if shapes.steady else segments
     return segments if shapes.timing else segments.without_timing, steps
 
 

@@ -5,7 +5,6 @@ Several members, each with a clock of its own, take a server step each per call.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.fleet import ServerStep
-from jaxafl.device import compiled, on_device
+from jaxafl.device import compiled, on_device, shapes_of
 from jaxafl.engine.check import chunk_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.packing import Packing
@@ -66,6 +65,7 @@ class Replying(Execution):
             base=reads_base(first),
             timing=first.client.rate_schedule is not None,
             per_lane=True,
+            steady=lanes == 1 and not self.scratch,
             replies=first.server.needs.replies,
             steps_per_row=1,
         )
@@ -120,8 +120,7 @@ class Replying(Execution):
         leaves, structure = jax.tree.flatten((self.members, self.problems[0].device))
         self.constant = tuple(leaves)  # flat, since a call would flatten the parts of the simulation again each time
         static, arguments = (self.program, packing, structure), (self.constant, on_device(self.vector), self.state)
-        form = jax.eval_shape(functools.partial(_one_step, *static), *arguments)[1]
-        self.packing_out = Packing.of(form)
+        self.packing_out = Packing.of(shapes_of(_one_step, static, arguments)[1])
         self.replies_of = self.packing_out.view_of(lambda found: found[0].replies)
         self.failed_of = self.packing_out.view_of(lambda found: found[1])
         how: dict[str, Any] = dict(donate=(2,), deterministic=self.deterministic)

@@ -61,19 +61,21 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
         return Stored(delta, lane.model_state, loss, lane.step, message, computed), memory
 
-    def saved(segment: Segments, state: State) -> State:
+    def saved(segment: Segments, lanes: Lane, state: State) -> State:
         update, memory = over_members(lambda *run: ended(state, *run), shapes.lanes, (0, 0), 0)(
-            state.lanes, segment.save_slot
+            lanes, segment.save_slot
         )
-        store = buffers.write_many(state.store, segment.save_row, segment.saves, update)
+        state = state._replace(store=buffers.write_many(state.store, segment.save_row, segment.saves, update))
+        if not shapes.steady:  # otherwise no segment reads the lanes of another, and none copies them
+            state = state._replace(lanes=lanes)
         if state.memory is None:
-            return state._replace(store=store)
-        return state._replace(store=store, memory=state.memory.write_many(state.lanes.client, segment.saves, memory))
+            return state
+        return state._replace(memory=state.memory.write_many(lanes.client, segment.saves, memory))
 
     def train(segment: Segments, state: State, max_steps: Array | None = None) -> State:
         lanes = _on_devices(program, loaded(segment, state))
         lanes = _on_devices(program, run_lanes(shapes, take_local_step, segment.active, lanes, max_steps))
-        return saved(segment, state._replace(lanes=lanes))
+        return saved(segment, lanes, state)
 
     return train
 

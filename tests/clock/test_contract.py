@@ -41,3 +41,11 @@ def test_arrivals_are_what_the_clock_delivers(name: str) -> None:
     assert (schedule.kind[mask] > 0).any() == (Delivery.KINDS in delivers)
     assert schedule.runs_started > taken.max()
     assert repr(schedule).startswith(f"Schedule(protocol={name}, clients=5, server_steps=60, arrivals={mask.sum()}, ")
+
+
+def test_one_row_of_local_steps_is_that_of_every_client() -> None:
+    clock = clocks.free_running(concurrency=3, durations=uniform(1, 5, per="step"))
+    rows = [[2, 1, 3]], [[2, 1, 3]] * 5
+    one, all_alike = (run_clock(clock, 5, np.array(each), 30) for each in rows)
+    np.testing.assert_array_equal(one.of_arrivals("local_steps"), all_alike.of_arrivals("local_steps"))
+    np.testing.assert_array_equal(one.time, all_alike.time)
