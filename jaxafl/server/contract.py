@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int32, Num, PyTree
+from jaxtyping import Bool, Float, Int32, Num, PyTree
 
 import jaxafl.clock
 from jaxafl.client import Client
@@ -22,6 +22,7 @@ from jaxafl.device import weighted_sum
 from jaxafl.options import Number, Part, bounds_of
 from jaxafl.server.scheduled import Scheduled
 
+Array = jax.Array
 Tree = Any  # a pytree of arrays
 _LATE = (*range(256), *(2**power for power in range(8, 21)))  # staleness τ with which weights are probed
 

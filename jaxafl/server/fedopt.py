@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import types
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
@@ -15,13 +14,12 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import renewed, words_of
 from jaxafl.device.user_code import like_given
-from jaxafl.options import Number, UserError, number, shown, static
+from jaxafl.options import Number, number, static
 from jaxafl.server.aggregate.contract import Aggregate, combined
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, shares
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
-from jaxafl.server.staleness import Staleness, check_discount, discount
+from jaxafl.server.staleness import Staleness, discount
 
-Array = jax.Array
 _INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
 _SCHEDULED = (optax.ScaleByScheduleState, optax.contrib.ReduceLROnPlateauState)
 
@@ -57,15 +55,6 @@ class OptaxServer(Server):
     single_updates: ClassVar[bool] = False
     accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        # trees of other things, such as partition specs, have the form of a server, too
-        if isinstance(self.aggregate, str | int | float | type | types.FunctionType):
-            raise TypeError(
-                f"{self.name}: aggregate={shown(self.aggregate)} is no aggregate; expected e.g. "
-                "jaxafl.aggregate.median()"
-            )
-
     @property
     def needs(self) -> Needs:
         return Needs(linear=self.linear and (self.aggregate is None or self.aggregate.linear))
@@ -91,25 +80,18 @@ class OptaxServer(Server):
         return injected[0].hyperparams.get("learning_rate") if injected else super().applied_rate(state)
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        """Returns the optimiser of a step with this learning rate.
+        """Returns the optimiser of a step with this learning rate, `optax.sgd` unless overridden.
 
         Args:
             rate: that of `rate(arrivals)`, else the option `learning_rate`; 1 if the server has neither.
         """
-        raise NotImplementedError(f"the server {self.name} has no optimizer_of(rate)")
+        return optax.sgd(rate)
 
     def _optimizer(self, rate: Number | None = None) -> optax.GradientTransformation:
-        optimizer = self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
-        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-            raise UserError(
-                f"`optimizer_of` of the server {self.name} must return an optimiser of Optax, such as optax.sgd(rate); "
-                f"it returned {shown(optimizer)}"
-            )
-        return optimizer
+        return self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
 
     def init(self, params: Tree, samples: Array) -> optax.OptState:
-        optimizer = self._optimizer()
-        state = optimizer.init(params)
+        state = self._optimizer().init(params)
         return state if self.aggregate is None else Aggregated(state, self.aggregate.init(params))
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
@@ -136,7 +118,21 @@ def _nodes(state: optax.OptState, kinds: tuple[type, ...]) -> list[Any]:
     return [node for node in nodes if isinstance(node, kinds)]
 
 
-class Discounting(OptaxServer):
+class Discounted(OptaxServer):
+    """Base of servers that multiply the weights of updates by a discount s(τ); options as of `Discounting`."""
+
+    learning_rate: Rate = number(default=1.0, least=0)
+    staleness: Staleness = static(default="polynomial")
+    exponent: Number | None = number(default=None, least=0, kw_only=True)
+    threshold: Number = number(default=4.0, least=0, kw_only=True)
+
+    def discounted(self, arrivals: Arrivals, weights: Array) -> Array:
+        """Returns weights times s(τ), float [A]; 0 for padding."""
+        tau = arrivals.staleness.astype(weights.dtype)
+        return jnp.where(arrivals.mask, weights * discount(self.staleness, tau, self.exponent, self.threshold), 0)
+
+
+class Discounting(Discounted):
     """Base of servers with the discounted mean D = Σ_i w_i s(τ_i) Δ_i of a buffer.
 
     Args:
@@ -150,20 +146,12 @@ class Discounting(OptaxServer):
             buffer. `"local_steps"`: K_i / ΣK over the buffer, for runs of unequal length.
     """
 
-    learning_rate: Rate = number(default=1.0, least=0)
-    staleness: Staleness = static(default="polynomial")
-    exponent: Number | None = number(default=None, least=0, kw_only=True)
-    threshold: Number = number(default=4.0, least=0, kw_only=True)
     weights: Literal["uniform", "samples", "local_steps"] = static(default="uniform", kw_only=True)
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_discount(self.name, self.staleness)
 
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)
         weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
-        factor = discount(self.staleness, arrivals.staleness.astype(times.dtype), self.exponent, self.threshold)
-        return jnp.where(arrivals.mask, weights * factor, 0) / self.divisor(weights, times)
+        return self.discounted(arrivals, weights) / self.divisor(weights, times)
 
     def divisor(self, weights: Array, times: Array) -> Array:
         """Returns the divisor of the weights: their sum, or 1 without arrivals. `times`: multiplicities, float [A]."""
@@ -193,7 +181,6 @@ class fedopt(Discounting, Optimised, init=False):
     references = ("reddi2021", "nguyen2022")
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        super().check(clock, client, num_clients)
         self.check_hyperparameters()
         if isinstance(self.optimizer, MadeOptimizer) and self.learning_rate != 1:
             raise ValueError(

@@ -9,9 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.device import Rows, buffers
 from jaxafl.options import Number
-from jaxafl.server.contract import Arrivals, Tree
-
-Array = jax.Array
+from jaxafl.server.contract import Array, Arrivals, Tree
 
 
 class Entered(NamedTuple):

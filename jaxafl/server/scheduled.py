@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.options import Number, UserError, Wrapped
+from jaxafl.options import Number, Wrapped, user_errors
 
 if TYPE_CHECKING:
     Rate: TypeAlias = Any  # inside `update` it is a number, which the type of a union would hide
@@ -34,11 +34,6 @@ class Scheduled(Wrapped):
 
     def first(self, owner: str, name: str) -> np.ndarray:
         """Returns the value at server step 0, after tracing the schedule; `owner`, `name`: for messages."""
-        try:
+        with user_errors(f"{owner}: the schedule {self} of {name}; expected a function from int32 to one number"):
             jax.eval_shape(self.__wrapped__, jnp.int32(0))
             return np.asarray(self.__wrapped__(jnp.int32(0)))
-        except Exception as error:
-            raise UserError(
-                f"{owner}: the schedule {self} of {name} cannot be traced: {error}; expected a function from the "
-                "server step (int32, from 0) to one number, such as optax.cosine_decay_schedule(1.0, 1000)"
-            ) from error

@@ -7,10 +7,8 @@ from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxafl.options import Number, UserError
-from jaxafl.options.checks import shown
+from jaxafl.options import Number
 
 Array = jax.Array
 Staleness: TypeAlias = Literal["none", "polynomial", "hinge", "exponential"] | Callable[[Array], Array]
@@ -36,22 +34,3 @@ def discount(rule: str | Callable[[Array], Array], tau: Array, exponent: Number 
     if rule == "exponential":
         return jnp.exp(-jnp.asarray(0.5 if exponent is None else exponent, tau.dtype) * tau)
     return jnp.ones_like(tau)
-
-
-def check_discount(owner: str, rule: str | Callable[[Array], Array]) -> None:
-    """Raises `UserError` if a discount is a function that does not return one finite number per update.
-
-    Args:
-        owner: name of the server, for messages.
-        rule: discount, see `discount`.
-    """
-    if not callable(rule):
-        return
-    wanted = "expected a function from τ, float [A], to s, float [A]. Write it with jax.numpy"
-    try:
-        jax.eval_shape(rule, jnp.arange(2.0))
-        found = np.asarray(rule(jnp.arange(2.0)))
-    except Exception as error:
-        raise UserError(f"{owner}: staleness={shown(rule)} cannot be traced: {error}; {wanted}") from error
-    if found.shape not in ((), (2,)) or not np.isfinite(found).all():
-        raise UserError(f"{owner}: staleness={shown(rule)} is {found} for τ = 0 and 1; {wanted}, and finite numbers")

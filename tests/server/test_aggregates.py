@@ -261,9 +261,6 @@ PRIVATE = aggregate.private_mean(1.0)
 @pytest.mark.parametrize(
     ("server", "option"),
     [
-        (lambda: afl.server.fedbuff(aggregate="median"), "aggregate"),
-        (lambda: afl.server.fedbuff(aggregate=aggregate.median), "aggregate"),
-        (lambda: afl.server.fedbuff(aggregate=lambda deltas: deltas), "aggregate"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.krum(2)), "at least 7"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.multi_krum(1, 6)), "at least 6"),
         (lambda: afl.server.fedbuff(aggregate=aggregate.trimmed_mean(count=3)), "at least 7"),

@@ -13,9 +13,8 @@ from jaxafl.clock.contract import Clock
 from jaxafl.device.buffers import expand
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.options import Part
-from jaxafl.server.contract import Arrivals, Tree, counts
+from jaxafl.server.contract import Array, Arrivals, Tree, counts
 
-Array = jax.Array
 Combined = tuple[Tree, Any, dict[str, Array]]
 """Direction, next state and diagnostics."""
 _MOST_COUNTED = 64

@@ -16,9 +16,8 @@ from jaxafl.device.keys import drawing_key
 from jaxafl.device.rows import squares
 from jaxafl.options import Number, UserError, number
 from jaxafl.server.aggregate.contract import Aggregate, Combined
-from jaxafl.server.contract import Arrivals, Tree, bounds_weights, counts
+from jaxafl.server.contract import Array, Arrivals, Tree, bounds_weights, counts
 
-Array = jax.Array
 _NOISE = 0xFFFFFFF1
 _COUNT = 0xFFFFFFF2
 
@@ -69,8 +68,18 @@ class private_mean(Aggregate):
                 f"private_mean: count_noise={self.count_noise} is at most half of noise_multiplier="
                 f"{self.noise_multiplier}, so that the count alone costs more privacy; expected a larger one"
             )
-        _check_updates(server)
-        _check_weights(server, clock, num_clients)
+        if not server.clips_single_updates:
+            raise UserError(
+                f"private_mean: {server.name} has an `update` that may combine updates before they are clipped, so "
+                "that the effect of one is not bounded; expected a server whose aggregate gets single updates. Give "
+                "fedbuff(aggregate=private_mean(C, z)), or single_updates = True in the class if it is one"
+            )
+        if not bounds_weights(server, clock, num_clients):
+            raise UserError(
+                f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or "
+                "exceeds 1 / M, so that its effect is not bounded; expected equal weights, at most discounted by "
+                "staleness. Give e.g. fedbuff(weights='uniform', reduce='mean')"
+            )
 
     @property
     def noise(self) -> Any:
@@ -100,22 +109,3 @@ class private_mean(Aggregate):
 
     def _key(self, arrivals: Arrivals, stream: int) -> Array:
         return drawing_key(jax.random.fold_in(arrivals.key, stream))
-
-
-def _check_updates(server: Any) -> None:
-    """Raises if the server's `update` may combine updates before they are clipped."""
-    if not server.clips_single_updates:
-        raise UserError(
-            f"private_mean: {server.name} has an `update` that may combine updates before they are clipped, so that "
-            "the effect of one is not bounded; expected a server whose aggregate gets single updates. Give e.g. "
-            "fedbuff(aggregate=private_mean(C, z)), or single_updates = True in the class if it is one"
-        )
-
-
-def _check_weights(server: Any, clock: Clock, num_clients: int) -> None:
-    if not bounds_weights(server, clock, num_clients):
-        raise UserError(
-            f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or exceeds "
-            "1 / M, so that its effect is not bounded; expected equal weights, at most discounted by staleness. Give "
-            "e.g. fedbuff(weights='uniform', reduce='mean')"
-        )

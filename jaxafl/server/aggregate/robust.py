@@ -13,9 +13,8 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.aggregate.contract import Center, mean_of_ranks, overlap
-from jaxafl.server.contract import Tree
+from jaxafl.server.contract import Array, Tree
 
-Array = jax.Array
 Found = tuple[Array, Any, dict[str, Array]]
 _ROUNDING = 1e-4  # else a share of 0.29 drops 28 of 100
 

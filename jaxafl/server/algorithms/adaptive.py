@@ -10,11 +10,9 @@ import optax
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number
-from jaxafl.server.contract import Tree
+from jaxafl.server.contract import Array, Tree
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class Moments(NamedTuple):

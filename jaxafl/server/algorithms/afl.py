@@ -11,9 +11,7 @@ from jaxafl.client import Client, Moment
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import Number, Part, check_options, number, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, norm
-
-Array = jax.Array
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, norm
 
 
 class afl(Server):

@@ -7,10 +7,8 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, stepped
 from jaxafl.server.last_updates import enter
-
-Array = jax.Array
 
 
 class area(Server):

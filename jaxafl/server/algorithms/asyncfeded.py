@@ -11,10 +11,8 @@ import numpy as np
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, norm
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, norm
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class asyncfeded(Server):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import optax
 
@@ -12,20 +11,15 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone, check_gradients
-from jaxafl.server.contract import Arrivals, counts, shares
+from jaxafl.server.contract import Array, Arrivals, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class _Mean(OptaxServer):
     """Base of servers with x ← x + η D, where D is the mean over the arrivals unless `weigh` is overridden."""
 
     learning_rate: Rate = number(default=1.0, least=0)
-
-    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)
 
 
 class fedavg(_Mean):

@@ -10,7 +10,7 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.options import Number, UserError, number, static
+from jaxafl.options import UserError, number, static
 from jaxafl.server.aggregate import Aggregate, median
 from jaxafl.server.contract import Arrivals, Outcome, Tree, counts
 from jaxafl.server.fedopt import OptaxServer
@@ -68,6 +68,3 @@ class basgd(OptaxServer):
         each |= {"mask": filled, "multiplicity": filled.astype(jnp.int32), "loss": shares @ arrivals.loss}
         means = arrivals._replace(**each, delta=weighted_sum(shares, arrivals.delta))
         return super().update(params, state, means)._replace(weights=self.weigh(means) @ shares)
-
-    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)

@@ -10,11 +10,9 @@ import jax.numpy as jnp
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows
 from jaxafl.options import number
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class CA2FLState(NamedTuple):

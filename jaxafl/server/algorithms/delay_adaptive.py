@@ -5,19 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, counts
+from jaxafl.server.contract import Array, Arrivals, counts
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class delay_adaptive(OptaxServer):
@@ -78,6 +74,3 @@ class delay_adaptive(OptaxServer):
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return jnp.where(self.rate(arrivals) > 0, counts(arrivals), 0)
-
-    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(rate)

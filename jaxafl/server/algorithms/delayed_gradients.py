@@ -12,10 +12,8 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows, weighted_sum
 from jaxafl.options import number
 from jaxafl.server.algorithms.checks import check_gradients
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, stepped
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class _DelayedGradients(Server):

@@ -10,11 +10,10 @@ import optax
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Tree
+from jaxafl.server.contract import Array, Arrivals, Tree
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
 
-Array = jax.Array
 Correction = Literal["none", "authors", "optax"]
 
 

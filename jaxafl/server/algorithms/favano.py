@@ -15,8 +15,6 @@ from jaxafl.device import weighted_sum
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts
 
-Array = jax.Array
-
 
 class favano(Server):
     """FAVANO: x ← (x + Σ u_i) / (s + 1) over the s contacted clients, u_i = x_s + (x_i - x_s) / a_i.

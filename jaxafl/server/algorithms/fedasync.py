@@ -8,14 +8,11 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
-from jaxafl.server.staleness import check_discount, discount
-
-Array = jax.Array
+from jaxafl.server.staleness import discount
 
 
 class fedasync(Server):
@@ -59,9 +56,6 @@ class fedasync(Server):
     @property
     def needs(self) -> Needs:
         return Needs(base=self.mix == "model")
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_discount(self.name, self.staleness)
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         capacity = arrivals.mask.shape[0]

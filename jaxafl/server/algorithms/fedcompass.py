@@ -5,23 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.options import Number, number, recording, static
-from jaxafl.server.contract import Arrivals, counts
-from jaxafl.server.fedopt import OptaxServer
+from jaxafl.options import number, recording
+from jaxafl.server.contract import Array, Arrivals, counts
+from jaxafl.server.fedopt import Discounted
 from jaxafl.server.scheduled import Rate
-from jaxafl.server.staleness import Staleness, check_discount, discount
-
-Array = jax.Array
 
 
-class fedcompass(OptaxServer):
+class fedcompass(Discounted):
     """FedCompass: x ← x + (η/N) Σ_i s(τ_i) Δ_i over the updates of a group and the general buffer.
 
     Each of the N clients arrives at most once. The paper's groups are formed by `compass`, which also chooses the local
@@ -39,24 +34,14 @@ class fedcompass(OptaxServer):
     """
 
     learning_rate: Rate = number(default=0.9, least=0)
-    staleness: Staleness = static(default="polynomial")
-    exponent: Number | None = number(default=None, least=0, kw_only=True)
-    threshold: Number = number(default=4.0, least=0, kw_only=True)
     clients: Any = recording(default=None)  # N
 
     accepts = Delivery.STALE | Delivery.CONTINUOUS
     references = ("li2024",)
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_discount(self.name, self.staleness)
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedcompass, Client]:
         return dataclasses.replace(self, clients=float(len(counts))), client
 
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)
-        factor = discount(self.staleness, arrivals.staleness.astype(times.dtype), self.exponent, self.threshold)
-        return jnp.where(arrivals.mask, times * factor, 0) / jnp.asarray(self.clients, times.dtype)
-
-    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)
+        return self.discounted(arrivals, times) / jnp.asarray(self.clients, times.dtype)

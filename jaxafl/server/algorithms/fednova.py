@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, counts, shares
+from jaxafl.options import number, static
+from jaxafl.server.contract import Array, Arrivals, counts, shares
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class fednova(OptaxServer):
@@ -53,6 +50,3 @@ class fednova(OptaxServer):
         p = shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
         steps = arrivals.local_steps.astype(p.dtype)
         return jnp.sum(p * steps) * p / jnp.maximum(steps, 1)
-
-    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)

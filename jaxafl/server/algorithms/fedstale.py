@@ -14,11 +14,9 @@ from jaxafl.clock.contract import ByOptions, Clock, Delivery
 from jaxafl.clock.synchronous import synchronous
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, recording, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class FedStaleState(NamedTuple):

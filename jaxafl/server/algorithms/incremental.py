@@ -12,11 +12,9 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class TableState(NamedTuple):

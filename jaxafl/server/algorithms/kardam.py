@@ -11,11 +11,9 @@ import optax
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
 from jaxafl.server.staleness import discount
-
-Array = jax.Array
 
 
 class Pair(NamedTuple):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-import optax
 
 from jaxafl.clock.contract import Delivery
-from jaxafl.options import Number, number
-from jaxafl.server.contract import Arrivals, counts
+from jaxafl.options import number
+from jaxafl.server.contract import Array, Arrivals, counts
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class malenia(OptaxServer):
@@ -42,6 +38,3 @@ class malenia(OptaxServer):
         last = jnp.searchsorted(ordered, client, side="right")
         share = counts(arrivals) / (last - jnp.searchsorted(ordered, client))
         return share / jnp.maximum(jnp.sum(share), 1)
-
-    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)

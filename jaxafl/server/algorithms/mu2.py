@@ -14,10 +14,9 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, UserError, number, shown, static
 from jaxafl.server.aggregate.contract import mean_of_ranks
 from jaxafl.server.algorithms.checks import check_gradients
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
 
-Array = jax.Array
 _ROUNDS = 3  # of Weiszfeld's iteration, as in the authors' code
 
 

@@ -12,8 +12,6 @@ from jaxafl.options import Number, number
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, norm, stepped
 from jaxafl.server.scheduled import Rate
 
-Array = jax.Array
-
 
 class picky_sgd(Server):
     """Picky SGD: x ← x + η Δ_i at every arrival, if ‖x_t - x_s‖ ≤ D, with the start model x_s of the run.

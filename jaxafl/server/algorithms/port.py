@@ -11,9 +11,7 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.rows import squares
 from jaxafl.options import Number, number
-from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, counts, norm, stepped
-
-Array = jax.Array
+from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, counts, norm, stepped
 
 
 class port(Server):

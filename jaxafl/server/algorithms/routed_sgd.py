@@ -5,19 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.options import Number, number, recording
-from jaxafl.server.contract import Arrivals, counts
+from jaxafl.options import number, recording
+from jaxafl.server.contract import Array, Arrivals, counts
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class routed_sgd(OptaxServer):
@@ -54,6 +50,3 @@ class routed_sgd(OptaxServer):
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return counts(arrivals) / jnp.asarray(self.table, arrivals.samples.dtype)[arrivals.client]
-
-    def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate)

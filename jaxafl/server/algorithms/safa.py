@@ -10,9 +10,7 @@ import jax.numpy as jnp
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.protocols.rounds import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import Rows
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
-
-Array = jax.Array
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 
 
 class SAFAState(NamedTuple):

@@ -11,10 +11,9 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, norm
+from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, norm
 from jaxafl.server.scheduled import Rate
 
-Array = jax.Array
 _LAST = 2  # kind of the arrival that ends a round, see `rounds_until_all.kinds`
 
 

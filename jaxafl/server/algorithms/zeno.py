@@ -10,10 +10,8 @@ import optax
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
-
-Array = jax.Array
 
 
 class ZenoState(NamedTuple):
