@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jaxafl.clock import Clock, Duration, constant, free_running, synchronous
-from jaxafl.options import Number, UserError, as_numbers, check_flag, check_whole
+from jaxafl.options import Number, as_numbers, check_flag, check_number, check_whole
 from jaxafl.server import Server, asysg, fedbuff, fedstale
 
 __all__ = ["Preset", "fedvarp", "naive_optimal", "rennala", "ringmaster"]
@@ -112,11 +112,7 @@ def naive_optimal(times: Sequence[float] | np.ndarray, *, fastest: int, learning
         2025.
     """
     seconds = as_numbers("presets.naive_optimal", "times", times)
-    if seconds.ndim != 1 or not len(seconds) or not np.isfinite(seconds).all() or not (seconds > 0).all():
-        raise UserError(
-            f"presets.naive_optimal: times {times!r:.80} are unusable; expected finite seconds above 0. Give one "
-            "number per client, [N]"
-        )
+    check_number("presets.naive_optimal", "times", seconds, above=0, per_client=True)
     check_whole("presets.naive_optimal", "fastest", fastest, most=len(seconds))
     chosen = np.zeros(len(seconds))
     chosen[np.argsort(seconds, kind="stable")[:fastest]] = 1

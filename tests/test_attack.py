@@ -202,7 +202,7 @@ def test_a_share_is_drawn_with_the_seed_and_larger_ones_include_smaller() -> Non
     mask = np.arange(50) < 3
     assert (attack.sign_flip(clients=mask).mask(50, 0) == mask).all()
     attack.sign_flip(clients=0).check(50, None, 1)  # a share as 0.0
-    with pytest.raises(ValueError, match="clients=1: write a share such as"):
+    with pytest.raises(ValueError, match="clients=1 names no attackers"):
         afl.sweep(attacked(attack.sign_flip(clients=0.0)), {"attack.clients": [0, 0.5, 1]}, 4)
 
 
@@ -251,11 +251,6 @@ class unknowing(attack.Attack):
         return -(honest @ deltas)
 
 
-class beyond(attack.Attack):
-    def label(self, y: Any) -> Any:
-        return y + 1
-
-
 class opposing(attack.Attack):
     """`ipm(1.0)`, without another word."""
 
@@ -287,14 +282,10 @@ def test_a_forged_update_is_as_large_as_an_honest_one(returned: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (attack.sign_flip(clients=1.5), r"clients=1.5 is no share of 6 clients; expected a number in \[0, 1\]"),
-        (attack.sign_flip(clients=1), r"clients=1: write a share such as 0.2, 1.0 for all, or a list such as \[1\]"),
-        (attack.sign_flip(clients=[6]), r"names 1 attackers; expected different clients in 0 .. 5"),
-        (attack.sign_flip(clients=list(range(7))), "names 7 attackers"),
-        (attack.sign_flip(clients=[1, 1]), "different clients"),
-        (attack.sign_flip(clients=[0.5, 1]), "different clients"),
-        (attack.sign_flip(clients=[True]), "expected one bool for each of 6 clients"),
-        (attack.sign_flip(clients=0.05), "less than one"),
+        *(
+            (attack.sign_flip(clients=who), "clients=.* names no attackers among 6 clients")
+            for who in (1.5, 1, True, [6], list(range(7)), [1, 1], [0.5, 1], [True], 0.05)
+        ),
         (attack.gaussian(-1.0, clients=0.5), "std must be >= 0"),
         ("sign_flip", "attack='sign_flip' is no attack"),
         (attack.sign_flip, "attack=sign_flip is no attack"),
@@ -322,8 +313,6 @@ def test_attacks_without_effect_and_diagnostics_that_they_break_are_refused() ->
     )
     with pytest.raises(ValueError, match="no classes"):
         attack.label_flip(clients=0.5).check(2, regression.num_classes, 1)
-    with pytest.raises(ValueError, match=r"`label` of the attack beyond turns the labels 0 .. 1 into \[1, 2\]"):
-        beyond(clients=0.5).check(6, 2, 1)
     with pytest.raises(ValueError, match="an attack changes Δ"):
         attacked(attack.sign_flip(clients=0.5)).run(2, diagnostics="local_accuracy")
 

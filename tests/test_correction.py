@@ -194,7 +194,6 @@ def test_numbers_of_python_in_a_row_are_arrays() -> None:
         (correction.scaffold(), "rounds", {"optimizer": optax.adam}, "expected optax.sgd without momentum"),
         (correction.scaffold(), "rounds", {"optimizer": optax.sgd(0.1), "learning_rate": None}, "expected optax.sgd"),
         (correction.feddyn(0.0), "rounds", {}, "alpha must be > 0"),
-        ("scaffold", "rounds", {}, "is no correction"),
         (correction.feddyn(1.0), "rounds", {"optimizer": optax.polyak_sgd, "learning_rate": None}, "'value'"),
         (shrinking(), "rounds", {}, "the end of a run.*shrinking"),
         (own("gradient"), "rounds", {}, r"`gradient` of the correction own must return {.*; it returned None"),

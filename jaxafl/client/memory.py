@@ -6,13 +6,12 @@ import enum
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jaxafl.client.correction import Correction
 from jaxafl.client.options import Client
 from jaxafl.device.user_code import with_arrays
 from jaxafl.models.model import path_of
-from jaxafl.options import UserError
+from jaxafl.options import UserError, check_flag
 
 Tree = Any
 
@@ -95,8 +94,7 @@ def _marks(client: Client, tree: Tree) -> Tree:
     names = [path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     found = [client.personal(name) for name in names]
     for name, one in zip(names, found, strict=True):
-        if not isinstance(one, bool | np.bool_):
-            raise TypeError(f"Client: personal returned {one!r} for {name!r}; expected True or False")
+        check_flag("Client", f"personal({name!r})", one)
     if all(found) or not any(found):
         listed = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
         raise UserError(

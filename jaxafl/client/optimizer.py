@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,6 @@ from jaxafl.options import (
     Bounds,
     Number,
     Part,
-    UserError,
     Wrapped,
     as_array,
     check_keywords,
@@ -75,12 +74,8 @@ class Optimised(Part):
                 object.__setattr__(self, "hyperparameters", {})
                 self._adopt(present | more)
 
-        parameters = list(inspect.signature(construct).parameters.values())
-        shown = [
-            parameter
-            for parameter in parameters
-            if parameter.name not in ("hyperparameters", "switches", "_attack", "_sizes")
-        ]
+        hidden = ("hyperparameters", "switches", "_attack", "_sizes")
+        shown = [one for one in inspect.signature(construct).parameters.values() if one.name not in hidden]
         more = inspect.Parameter("hyperparameters", inspect.Parameter.VAR_KEYWORD)
         __init__.__signature__ = inspect.Signature([*shown, more])  # type: ignore[attr-defined]
         cls.__init__ = __init__  # type: ignore[method-assign]
@@ -101,13 +96,7 @@ class Optimised(Part):
         if "learning_rate" in numbers:
             numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
         switches = {name: value.key if isinstance(value, GivenKey) else value for name, value in self.switches}
-        made = self.optimizer(**numbers, **switches, **more)
-        if not (hasattr(made, "init") and hasattr(made, "update")):
-            raise UserError(
-                f"{self.name}: optimizer must return an Optax transformation, with init and update, and "
-                f"{self.optimizer_name} returned {made!r:.100}"
-            )
-        return optax.with_extra_args_support(cast(Any, made))
+        return optax.with_extra_args_support(self.optimizer(**numbers, **switches, **more))
 
     def rate_at(self, step: Any, factor: Any = 1.0) -> Any:
         """Returns the learning rate of a step times a factor; 0 if the optimiser is made, and its rate not known."""
@@ -122,26 +111,13 @@ class Optimised(Part):
     def check_hyperparameters(self, num_clients: int | None = None) -> None:
         """Raises `ValueError` or `TypeError` for invalid hyperparameters; `num_clients`: N if arrays [N] are valid."""
         each = {"per_client": num_clients is not None, "num_clients": num_clients}
-        for name, value in self.hyperparameters.items():
-            check_number(self.name, name, value, **_BOUNDS.get(name, {}), **each)
-        for name, value in self.switches:
-            if name == "learning_rate" and not callable(value):
-                raise TypeError(f"{self.name}: learning_rate must be a number or an Optax schedule, got {value!r}")
-            if name in _BOUNDS and value is not None and not callable(value):
-                check_number(self.name, name, value, **_BOUNDS[name], **each)
+        switches = {name: value for name, value in self.switches if name in _BOUNDS and not callable(value)}
+        for name, value in (self.hyperparameters | switches).items():
+            if value is not None or name == "learning_rate":
+                check_number(self.name, name, value, **_BOUNDS.get(name, {}), **each)
 
     def _adopt(self, given: dict[str, Any]) -> None:
         """Sets the hyperparameters and switches from the arguments that are no options of the part."""
-        if not callable(self.optimizer):
-            raise TypeError(
-                f"{self.name}: optimizer must be an Optax constructor such as optax.sgd, with its options by name, or "
-                f"a made transformation such as optax.sgd(0.1), not {self.optimizer!r}"
-            )
-        if given and isinstance(self.optimizer, MadeOptimizer):
-            raise TypeError(
-                f"{self.name}: the optimiser is made already, and takes no {', '.join(given)}: give its constructor, "
-                "such as optax.sgd, with its options by name"
-            )
         known = inspect.signature(self.optimizer).parameters
         own = [*inspect.signature(type(self)).parameters][:-1]
         if not any(one.kind is one.VAR_KEYWORD for one in known.values()):

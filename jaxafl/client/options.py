@@ -142,11 +142,6 @@ class Client(Optimised, init=False):
         if isinstance(self.upload, optax.GradientTransformation):
             object.__setattr__(self, "upload", as_upload(self.upload))
         super().__post_init__()
-        steps = self.steps if isinstance(self.steps, tuple) else ()
-        if not are_plain(steps, int) and len({np.shape(np.asarray(runs, object)) for runs in steps}) > 1:
-            raise ValueError(
-                f"Client: steps per client and run must have as many runs for every client, got {self.steps}"
-            )
         if self.weight_decay is not None and "weight_decay" in inspect.signature(self.optimizer).parameters:
             object.__setattr__(self, "hyperparameters", self.hyperparameters | {"weight_decay": self.weight_decay})
             object.__setattr__(self, "weight_decay", None)
@@ -174,11 +169,6 @@ class Client(Optimised, init=False):
         if self.upload is not None:
             as_upload(self.upload)
         if self.correction is not None:
-            if not isinstance(self.correction, Correction):
-                raise TypeError(
-                    f"Client: correction={self.correction!r:.60} is no correction; expected e.g. "
-                    "jaxafl.correction.scaffold()"
-                )
             self.correction.check(self)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(f"Client: give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
@@ -189,11 +179,6 @@ class Client(Optimised, init=False):
             raise ValueError(
                 "Client: sampling='epochs' needs runs of equal length, steps=n or one number per client; got steps per "
                 f"client and run, {shown(self.steps)}"
-            )
-        if self.sampling == "epochs" and self.steps is None:
-            raise ValueError(
-                "Client: sampling='epochs' continues epochs over runs of a given number of steps, and there is none: "
-                f"give steps=n; got epochs={shown(self.epochs)}, which implies it, so that it can be left out"
             )
         if self.charge == "executed" and self.patience is None:
             raise ValueError(
@@ -247,8 +232,8 @@ class Client(Optimised, init=False):
         sizes = np.asarray(self.batch_size, np.int32) if isinstance(self.batch_size, tuple) else None
         epochs = max(self.epochs) if isinstance(self.epochs, tuple) else self.epochs
         piece: Any = self.micro_batch or self.width or min(largest, FULL_BATCH_PIECE)
-        fixed = dataclasses.replace(self, batch_size=self.width or None, epochs=epochs, micro_batch=piece)
-        return dataclasses.replace(fixed, _sizes=sizes, _attack=attack)
+        fixed: Any = {"batch_size": self.width or None, "epochs": epochs, "micro_batch": piece}
+        return dataclasses.replace(self, **fixed, _sizes=sizes, _attack=attack)
 
     @property
     def attack(self) -> Any:

@@ -57,11 +57,9 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     if upload is not None:
         owner, method = f"the upload {upload.name}", "update" if upload.remembers else "apply"
         with traced_method(owner, method, "`sent.key`"):
-            if memory is None:
-                received = upload.apply(trained, sent)
-            else:
-                received, row = upload.update(trained, memory.upload, sent)
-                memory = memory._replace(upload=row)
+            row = upload.init(trained) if memory is None else memory.upload
+            received, row = upload.update(trained, row, sent)
+        memory = None if memory is None else memory._replace(upload=row)
         received = like_given(owner, method, received, trained)  # `filled` would send Δ for `None`
     if of_client.attack is not None:
         received = of_client.attack.sent(received, sent)

@@ -118,12 +118,7 @@ def begin(
 
 def _as_scalars(timing: Timing) -> Timing:
     """Returns int32 and float scalars."""
-    return Timing(
-        *(
-            jnp.asarray(value, jnp.int32 if isinstance(usual, int) else jnp.result_type(float))
-            for value, usual in zip(timing, Timing(), strict=True)
-        )
-    )
+    return jax.tree.map(lambda value, usual: jnp.asarray(value, jnp.result_type(type(usual))), timing, Timing())
 
 
 def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
@@ -186,15 +181,12 @@ def local_step(
         (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
         return loss, gradient, new_state
 
-    def of_examples(params: Tree) -> tuple[Array, Tree, Tree]:
-        batch, total, model_key = batch_of(0, client.width)
-        loss, gradients = gradients_of_examples(apply, params, lane.model_state, batch, model_key)
-        return loss / total, gradients, lane.model_state
-
     def total(params: Tree) -> tuple[Array, Tree, Tree]:
         """Computes loss and gradient of the complete mini-batch, or of its samples, and the next model state."""
         if private:
-            return of_examples(params)
+            batch, samples, model_key = batch_of(0, client.width)
+            loss, gradients = gradients_of_examples(apply, params, lane.model_state, batch, model_key)
+            return loss / samples, gradients, lane.model_state
         if 0 < client.width <= micro_batch:
             return gradient_sum(jnp.int32(0), params, lane.model_state, client.width)
 

@@ -65,15 +65,9 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
     """
     bounds = Bounds(**limits)
     array = as_numbers(owner, name, value)
-    if array.shape != () and not bounds.per_client:
-        raise UserError(
-            f"{owner}: {name} must be one number, got an array of shape {array.shape}; sweep over it instead"
-        )
-    if array.ndim > 1 or (array.shape and num_clients is not None and array.shape != (num_clients,)):
-        raise UserError(
-            f"{owner}: {name} must be a number or an array of one number per client ({num_clients},), "
-            f"got shape {array.shape}"
-        )
+    if array.ndim > bounds.per_client or (array.ndim and num_clients is not None and len(array) != num_clients):
+        several = f", or an array of one number per client ({num_clients},)" if bounds.per_client else ""
+        raise UserError(f"{owner}: {name} must be one number{several}, got shape {array.shape}")
     for broken, rule in _rules(array, bounds):
         if broken.any():
             first = int(np.flatnonzero(broken)[0])
@@ -199,12 +193,6 @@ def check_whole(owner: str, name: str, value: Any, least: int = 1, most: int | N
         TypeError: the value is no whole number. Arrays are refused because the option is static.
         ValueError: the value is out of bounds.
     """
-    if isinstance(value, np.ndarray | jax.Array):
-        kind = "NumPy" if isinstance(value, np.ndarray) else "JAX"
-        advice = "use int(...)" if value.ndim == 0 else "use .tolist() where one number per client is meant"
-        raise TypeError(
-            f"{owner}: {name} must be a whole number (an int), got a {kind} array of shape {value.shape}: {advice}"
-        )
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise TypeError(f"{owner}: {name} must be a whole number, got {shown(value)}")
     if value < least:

@@ -32,24 +32,20 @@ def check_name(
     plain = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name)).strip("_")[:_LONGEST] or "own"
     plain = plain if plain.isidentifier() else f"own_{plain}"
     written = f"{prefix}{name}"
-    if keyword.iskeyword(written) or not name.isidentifier() or name.startswith("_") or plain != name.strip("_"):
-        raise UserError(
-            f"{intro}, but a variable of a result cannot be called so: a name has letters, digits and _ only, begins "
-            f"with a letter, is no keyword of Python and has at most {_LONGEST} characters; write "
-            f"{_free(plain, taken, beginnings)!r}"
-        )
     start = next((start for start in beginnings if name.startswith(start)), "")
-    if name in taken or start:
-        which = f"names that begin with {start!r}" if start else "this name"
-        raise UserError(
-            f"{intro}, but results have {which} for something else; write "
-            f"{_free(name.removeprefix(start), taken, beginnings)!r}"
+    if keyword.iskeyword(written) or not name.isidentifier() or name.startswith("_") or plain != name.strip("_"):
+        why = (
+            "a variable of a result cannot be called so: a name has letters, digits and _ only, begins with a letter, "
+            f"is no keyword of Python and has at most {_LONGEST} characters"
         )
-    if _of_xarray(written):
-        raise UserError(
-            f"{intro}, but result.{written} is a method or an attribute of every xarray.Dataset; write "
-            f"{_free(name, taken, beginnings)!r}"
-        )
+    elif name in taken or start:
+        why = f"results have {f'names that begin with {start!r}' if start else 'this name'} for something else"
+        plain = name.removeprefix(start)
+    elif _of_xarray(written):
+        why = f"result.{written} is a method or an attribute of every xarray.Dataset"
+    else:
+        return
+    raise UserError(f"{intro}, but {why}; write {_free(plain, taken, beginnings)!r}")
 
 
 def _free(name: str, taken: Collection[str], beginnings: tuple[str, ...]) -> str:

@@ -231,21 +231,16 @@ def _nested(value: Any) -> Iterator[Part]:
 
 
 def _check_static(owner: str, name: str, value: Any, kind: Any, bounds: Bounds, optional: bool) -> None:
-    kinds = {typing.get_origin(one): one for one in (kind, *typing.get_args(kind))}
-    if Literal in kinds:
-        whole = int in typing.get_args(kind)
-        if whole and not (isinstance(value, str) or value is None):
-            check_whole(owner, name, value, int(bounds.least or 0), None if bounds.most is None else int(bounds.most))
-            return
-        allowed, functions = typing.get_args(kinds[Literal]), collections.abc.Callable in kinds
-        if not (functions and callable(value)):
-            allowed = (None, *allowed) if optional else allowed
-            also = " or a function" if functions else " or a whole number" if whole else ""
-            check_choice(owner, name, value, allowed, also)
+    parts = (kind, *typing.get_args(kind))
+    kinds = {typing.get_origin(one): one for one in parts}
+    whole, functions = int in parts, collections.abc.Callable in kinds
+    if kind is int or (whole and Literal in kinds and not isinstance(value, str)):
+        check_whole(owner, name, value, int(bounds.least or 0), None if bounds.most is None else int(bounds.most))
+    elif Literal in kinds and not (functions and callable(value)):
+        also = " or a function" if functions else " or a whole number" if whole else ""
+        check_choice(owner, name, value, (*[None] * optional, *typing.get_args(kinds[Literal])), also)
     elif kind is bool:
         check_flag(owner, name, value)
-    elif kind is int:
-        check_whole(owner, name, value, int(bounds.least or 0), None if bounds.most is None else int(bounds.most))
     elif typing.get_origin(kind) is collections.abc.Callable and not callable(value):
         raise TypeError(f"{owner}: {name} must be a function, got {value!r}")
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -24,6 +25,8 @@ from jaxafl.server.scheduled import Scheduled
 
 Array = jax.Array
 Tree = Any  # a pytree of arrays
+TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+"""What arrivals at ticks have, as of `bernoulli`: a run may arrive again, nobody may, and places are clients."""
 _LATE = (*range(256), *(2**power for power in range(8, 21)))  # staleness τ with which weights are probed
 
 
@@ -270,13 +273,10 @@ def bounds_weights(server: Any, clock: Clock, num_clients: int) -> bool:
     place = np.arange(size, dtype=np.int32)
     last, ones = (place == size - 1).astype(np.int32), np.ones_like(place)
     late = np.array(_LATE, np.int32)[:, None]
-    fresh, shifts = 0 * late[:1], np.arange(num_clients, dtype=np.int32)[:, None]
-    probes = []
-    for who in (place, last):  # `last`: one client arrives several times
-        for times in (ones, ones + 2 * last)[: 1 + (Delivery.MULTIPLE in clock.delivers)]:
-            clients, stale = who + shifts, np.concatenate([late * ones, late * last])
-            probes += [(who, fresh, 1 + 2 * place, times), (clients, fresh, ones, times), (who, stale, ones, times)]
+    shifts = np.arange(num_clients, dtype=np.int32)[:, None]
 
+    @jax.jit
+    @functools.partial(jnp.vectorize, signature="(a),(a),(a),(a)->(a)")
     def weigh(client: Array, staleness: Array, data: Array, times: Array) -> Array:
         real = jnp.result_type(float)
         columns: Any = dict(mask=times > 0, client=client % num_clients, multiplicity=times, kind=0 * times)
@@ -284,9 +284,12 @@ def bounds_weights(server: Any, clock: Clock, num_clients: int) -> bool:
         columns |= dict(loss=data.astype(real), step=times[0] * 0, time=jnp.zeros((), real))
         return server.weigh(Arrivals(**columns))
 
-    rows = [np.broadcast_arrays(*map(np.atleast_2d, probe)) for probe in probes]
-    given = [np.concatenate(column) for column in zip(*rows, strict=True)]
-    weights = np.asarray(jax.jit(jax.vmap(weigh))(*given))
-    starts = np.cumsum([0, *(len(row[0]) for row in rows)])[:-1:3]  # of other data, and then of the same
-    most = given[3] / given[3].sum(axis=1, keepdims=True) * (1 + 1e-5)
-    return bool((weights <= most).all() and np.allclose(weights[starts], weights[starts + 1], rtol=1e-5))
+    for who in (place, last):  # `last`: one client arrives several times
+        for times in (ones, ones + 2 * last)[: 1 + (Delivery.MULTIPLE in clock.delivers)]:
+            same, other = (weigh(who, 0 * who, data, times) for data in (ones, 1 + 2 * place))
+            each = weigh(who + shifts, 0 * who, ones, times)
+            stale = weigh(who, np.concatenate([late * ones, late * last]), ones, times)
+            most = times / times.sum() * (1 + 1e-5)
+            if not np.allclose(same, other, rtol=1e-5) or np.any(np.concatenate([[other], each, stale]) > most):
+                return False
+    return True

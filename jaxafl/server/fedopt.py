@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import Clock
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import renewed, words_of
 from jaxafl.device.user_code import like_given
 from jaxafl.options import Number, number, static
 from jaxafl.server.aggregate.contract import Aggregate, combined
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
+from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
 from jaxafl.server.staleness import Staleness, discount
 
@@ -53,7 +53,7 @@ class OptaxServer(Server):
 
     linear: ClassVar[bool] = True
     single_updates: ClassVar[bool] = False
-    accepts = Server.accepts | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+    accepts = Server.accepts | TICKS
 
     @property
     def needs(self) -> Needs:

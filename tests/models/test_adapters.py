@@ -132,7 +132,6 @@ def test_names_options_and_losses_of_the_user() -> None:
     [
         (lambda: from_linen(nn.Dense), TypeError, "from_linen.*Dense"),
         (lambda: from_nnx(lambda rngs: jnp.ones(3)), TypeError, "from_nnx"),
-        (lambda: from_nnx(nnx.Linear(2, 2, rngs=nnx.Rngs(0))), TypeError, "from_nnx.*Linear"),
         (lambda: from_linen(nn.Dense(3), 3), ValueError, "loss"),
         (lambda: from_linen(nn.Dense(3), "hubert"), ValueError, "did you mean 'huber'"),
         (lambda: from_linen(nn.Dense(3), frozen={"kernl": True}), ValueError, "'kernl'"),

@@ -85,7 +85,7 @@ def test_its_numbers_are_swept_in_one_program_and_its_optimiser_is_an_option() -
     ("make", "option"),
     [
         (lambda: server.fedopt(optax.sgd, 0.1, weight_decay=0.1), "weight_decay"),
-        (lambda: server.fedopt(0.1), "optimizer"),  # type: ignore[arg-type]
+        (lambda: server.fedopt(0.1), "callable"),  # type: ignore[arg-type]
         (lambda: server.fedopt(optax.sgd(0.1), momentum=0.5), "momentum"),
         (lambda: server.fedopt(optax.sgd(0.1), 0.5), "learning.rate"),
         (lambda: server.fedopt(optax.adam, -1.0), "learning_rate"),

@@ -85,11 +85,9 @@ class Attack(Part):
     def mask(self, num_clients: int, seed: int) -> np.ndarray:
         """Returns True for the clients that attack, bool [N]."""
         given = np.asarray(self.clients)
-        if given.dtype == bool and given.ndim:
-            return given
         found = np.zeros(num_clients, bool)
         if given.ndim:
-            found[given.astype(int)] = True
+            found[given if given.dtype == bool else given.astype(int)] = True
         else:  # a larger share includes the attackers of a smaller one
             order = np.random.default_rng([_WHO, seed]).permutation(num_clients)
             found[order[: round(float(given) * num_clients)]] = True
@@ -103,62 +101,32 @@ class Attack(Part):
             num_classes: of the data; `None` for real targets.
             capacity: largest number of arrivals of a server step.
         """
-        given, about = np.asarray(self.clients), f"{self.name}: clients={shown(self.clients)}"
         if not any(getattr(type(self), name) is not getattr(Attack, name) for name in ("forge", "collude", "label")):
             raise UserError(
                 f"the attack {self.name} has none of the methods forge(delta, sent), label(y) and "
                 "collude(deltas, honest, attackers), so all clients would be honest; expected one of them"
             )
         check_choice(self.name, "knowledge", self.knowledge, ("step", "delivered"))
-        if type(self).mask is not Attack.mask:
-            mask = self.mask(num_clients, 0)
-            if not isinstance(mask, np.ndarray) or mask.dtype.kind != "b" or mask.shape != (num_clients,):
-                raise UserError(
-                    f"`mask` of the attack {self.name} must return a bool for each of {num_clients} clients, an array; "
-                    f"it returned {shown(mask)}"
-                )
-        if given.dtype == bool and given.ndim:
-            if given.shape != (num_clients,):
-                raise UserError(f"{about} has shape {given.shape}; expected one bool for each of {num_clients} clients")
-        elif given.ndim:
-            whole = given.ndim == 1 and given.dtype.kind in "iu" and len({*given.tolist()}) == len(given)
-            if not whole or np.any((given < 0) | (given >= num_clients)):
-                raise UserError(
-                    f"{about} names {given.size} attackers; expected different clients in 0 .. {num_clients - 1}"
-                )
-        elif given.dtype.kind not in "iuf" or not 0 <= given <= 1:
+        given = np.asarray(self.clients)
+        fits: Any
+        if given.ndim == 0:  # 1 could be a client, or all of them
+            fits = 0 <= given <= 1 if given.dtype.kind == "f" else given.dtype.kind in "iu" and given == 0
+        elif given.dtype == bool:
+            fits = given.shape == (num_clients,)
+        else:
+            fits = given.ndim == 1 and given.dtype.kind in "iu" and np.all((given >= 0) & (given < num_clients))
+            fits = fits and len(np.unique(given)) == len(given)
+        if not fits or (given.ndim == 0 and given > 0 and not self.mask(num_clients, 0).any()):
             raise UserError(
-                f"{about} is no share of {num_clients} clients; expected a number in [0, 1], or a list of clients"
+                f"{self.name}: clients={shown(self.clients)} names no attackers among {num_clients} clients; expected "
+                "a share of at least one client, such as 0.2 or 1.0, or a list of different clients in 0 .. "
+                f"{num_clients - 1}"
             )
-        elif given.dtype.kind in "iu" and given > 0:
-            raise UserError(
-                f"{self.name}: clients={given}: write a share such as 0.2, 1.0 for all, or a list such as [{given}]"
-            )
-        elif given > 0 and not self.mask(num_clients, 0).any():
-            raise UserError(f"{about} of {num_clients} clients is less than one. Give a larger share, or a list")
         if self.colludes and self.knowledge == "step" and capacity < 2:
             raise UserError(
                 f"{self.name}: the attackers see the honest arrivals of their server step, and the clock brings one "
                 "arrival per step; expected several. Give knowledge='delivered', or a clock with a buffer"
             )
-        if num_classes and type(self).label is not Attack.label:
-            self._check_label(num_classes)
-
-    def _check_label(self, num_classes: int) -> None:
-        try:
-            labels = np.asarray(dataclasses.replace(self, classes=num_classes).label(jnp.arange(num_classes)))
-        except Exception:  # of labels of another shape; what is wrong is said when it is traced
-            return
-        if labels.dtype.kind not in "iuf" or np.any((labels < 0) | (labels >= num_classes)):
-            raise UserError(
-                f"`label` of the attack {self.name} turns the labels 0 .. {num_classes - 1} into {labels.tolist()}; "
-                "expected labels among them"
-            )
-
-    @property
-    def draws_ahead(self) -> bool:
-        """True if `prepare` draws from the seed: the attackers of a share, or a direction."""
-        return np.ndim(self.clients) == 0
 
     def prepare(self, num_clients: int, num_classes: int | None, seed: int) -> Attack:
         """Returns the attack of a run, with a mask [N] of the attackers."""

@@ -106,10 +106,6 @@ class fixed_vector(Attack):
     def forge(self, delta: Array, sent: Sent) -> Array:
         return _direction(drawing_key(jax.random.key(self.word)), delta) * self.norm
 
-    @property
-    def draws_ahead(self) -> bool:
-        return True
-
 
 class random_vector(Attack):
     """Sends a vector of fixed norm and random direction, drawn for each run.

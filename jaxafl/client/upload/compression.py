@@ -60,9 +60,7 @@ class _Sparse(VectorUpload):
         if (self.share is None) == (self.count is None):
             raise ValueError(f"{self.name}: give either share or count, got share={self.share}, count={self.count}")
         if self.share is not None:
-            check_number(self.name, "share", self.share)
-            if not 0 < self.share <= 1:
-                raise UserError(f"{self.name}: share must be in (0, 1], got {self.share}")
+            check_number(self.name, "share", self.share, above=0, most=1)
         if self.count is not None and self.count > sum(leaves):
             raise UserError(f"{self.name}: count={self.count} exceeds the {sum(leaves)} numbers of an update")
 

@@ -42,8 +42,6 @@ class error_feedback(Upload):
     def __post_init__(self) -> None:
         if isinstance(self.compressor, optax.GradientTransformation):
             object.__setattr__(self, "compressor", as_upload(self.compressor))
-        if isinstance(self.compressor, str | type):
-            as_upload(self.compressor)  # raises
         super().__post_init__()
 
     def init(self, params: Tree) -> Tree:

@@ -58,12 +58,9 @@ def from_nnx(
     """
     from flax import nnx
 
-    blueprint = None if isinstance(make_module, nnx.Module) else nnx.eval_shape(lambda: make_module(nnx.Rngs(0)))
+    blueprint = nnx.eval_shape(lambda: make_module(nnx.Rngs(0)))
     if not isinstance(blueprint, nnx.Module):
-        raise TypeError(
-            f"from_nnx: got {shown(make_module)}; expected a function that makes an nnx.Module, such as "
-            "lambda rngs: Net(..., rngs=rngs), so that every seed has its own parameters"
-        )
+        raise TypeError(f"from_nnx: got {shown(make_module)}; expected a function that makes an nnx.Module from rngs")
     network, call = type(blueprint).__name__, type(blueprint).__call__
     loss_of = as_loss("from_nnx", loss)
     given = {True: dict(training or {}), False: dict(evaluation or {})}

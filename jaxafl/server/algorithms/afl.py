@@ -64,9 +64,8 @@ class afl(Server):
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
         models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
         weights = counts(arrivals) * arrivals.samples
-        weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** (
-            -jnp.asarray(self.staleness_exponent, weights.dtype)
-        )
+        power = -jnp.asarray(self.staleness_exponent, weights.dtype)
+        weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** power
         average = weighted_sum(weights / jnp.sum(weights), models)
         new = jax.tree.map(lambda x, y: jnp.where(state, x, y), params, average)
         step = norm(jax.tree.map(jnp.subtract, new, params))

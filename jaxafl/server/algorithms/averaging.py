@@ -11,7 +11,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone, check_gradients
-from jaxafl.server.contract import Array, Arrivals, counts, shares
+from jaxafl.server.contract import TICKS, Array, Arrivals, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
 from jaxafl.server.scheduled import Rate
 
@@ -40,7 +40,7 @@ class fedavg(_Mean):
 
     weights: Literal["samples", "uniform"] = static(default="samples")
 
-    accepts = Delivery.STALE | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+    accepts = Delivery.STALE | Delivery.MULTIPLE | TICKS
     references = ("mcmahan2017",)
 
     def weigh(self, arrivals: Arrivals) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts
@@ -27,7 +27,7 @@ class favano(Server):
         reweight: normaliser a_i of an update. `"deterministic"`: a_i = E[min(E_i, K)]. `"stochastic"`: a_i =
             P(E_i > 0) · min(E_i, K).
         normaliser: given values of E[min(E_i, K)], or of P(E_i > 0) with `"stochastic"`; above 0, one number per client
-            [N]. `None` computes them.
+            [N]. `None` computes them, for one number of local steps in all runs of a client.
 
     References:
         Leconte et al., "FAVAS: Federated averaging with asynchronous clients", 2023; a baseline of DeFedAvg.
@@ -42,14 +42,6 @@ class favano(Server):
     references = ("leconte2023",)
     needs = Needs(base=True, linear=True)
     meanings: ClassVar[dict[str, str]] = {"normaliser": "a_i, by which FAVANO divides a client's update"}
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        if self.normaliser is None and np.ndim(np.asarray(client.steps, object)) == 2:
-            raise ValueError(
-                "favano: the expected steps of a client need one number of local steps for all its runs; "
-                "give Client(steps=...) per client, or a normaliser; got steps of shape "
-                f"{np.asarray(client.steps, object).shape}"
-            )
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
         num_clients = len(counts)

@@ -14,7 +14,7 @@ from jaxafl.clock.contract import ByOptions, Clock, Delivery
 from jaxafl.clock.synchronous import synchronous
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, recording, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, stepped
+from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
 
@@ -58,7 +58,7 @@ class fedstale(Server):
     estimate: bool = static(default=False)
     table: Any = recording(default=None)  # float [N], p_i
 
-    accepts = Delivery.STALE | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+    accepts = Delivery.STALE | Delivery.MULTIPLE | TICKS
     references = ByOptions(
         ("rodio2024",), lambda one: ("rodio2024", *(("jhunjhunwala2022",) if np.all(np.equal(one.memory, 1)) else ()))
     )
@@ -79,11 +79,8 @@ class fedstale(Server):
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedstale, Client]:
         num_clients = len(counts)
-        given = (
-            (clock.arrivals(num_clients) or num_clients) / num_clients
-            if self.participation is None
-            else self.participation
-        )
+        drawn = (clock.arrivals(num_clients) or num_clients) / num_clients
+        given = drawn if self.participation is None else self.participation
         table = np.broadcast_to(np.asarray(given, np.float64), (num_clients,))
         return dataclasses.replace(self, table=table), client
 

@@ -12,7 +12,7 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
 
@@ -81,14 +81,7 @@ class mifa(_Incremental):
 
     wait: bool = static(default=True)
 
-    accepts = (
-        Delivery.STALE
-        | Delivery.CONTINUOUS
-        | Delivery.MULTIPLE
-        | Delivery.REPEATED
-        | Delivery.EMPTY
-        | Delivery.BY_CLIENT
-    )
+    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | TICKS
     references = ("gu2021",)
     needs = Needs(client_rows=1, empty_steps=True)
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import static
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, Tree, counts
@@ -22,7 +22,7 @@ class quafl(Server):
     yields x_i; x ← p x + (1 - p) mean_i x_i; then x_i ← p x_old + (1 - p) x_i. Keeps a model per client.
 
     Args:
-        scale_local_rate: multiply the clients' learning rate by 1/(1 - p), as in the authors' code.
+        scale_local_rate: multiply the clients' learning rate, a number, by 1/(1 - p), as in the authors' code.
 
     References:
         Zakerinia et al., "Communication-efficient federated learning with data and client heterogeneity", 2022.
@@ -34,13 +34,6 @@ class quafl(Server):
     accepts = Delivery.STALE | Delivery.PULLED
     references = ("zakerinia2022",)
     needs = Needs(client_models=True)
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        if self.scale_local_rate and "learning_rate" not in client.hyperparameters:
-            raise ValueError(
-                "quafl: scale_local_rate multiplies learning_rate, so give the client's learning_rate as a number, or "
-                f"scale_local_rate=False; the client has {', '.join(client.hyperparameters) or 'none'}"
-            )
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
         if not self.scale_local_rate:

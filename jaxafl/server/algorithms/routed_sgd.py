@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import Delivery
 from jaxafl.options import number, recording
 from jaxafl.server.contract import Array, Arrivals, counts
 from jaxafl.server.fedopt import OptaxServer
@@ -40,13 +40,6 @@ class routed_sgd(OptaxServer):
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[routed_sgd, Client]:
         return dataclasses.replace(self, table=len(counts) * clock.table(len(counts))), client
-
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        if not hasattr(clock, "table"):
-            raise ValueError(
-                f"routed_sgd: the clock {clock.name} does not tell the probabilities of clients; expected a method "
-                "table(num_clients) that returns them, as of routed"
-            )
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return counts(arrivals) / jnp.asarray(self.table, arrivals.samples.dtype)[arrivals.client]
