@@ -194,6 +194,7 @@ def test_numbers_of_python_in_a_row_are_arrays() -> None:
         (correction.scaffold(), "rounds", {"optimizer": optax.adam}, "expected optax.sgd without momentum"),
         (correction.scaffold(), "rounds", {"optimizer": optax.sgd(0.1), "learning_rate": None}, "expected optax.sgd"),
         (correction.feddyn(0.0), "rounds", {}, "alpha must be > 0"),
+        ("scaffold", "rounds", {}, "no attribute 'check'"),
         (correction.feddyn(1.0), "rounds", {"optimizer": optax.polyak_sgd, "learning_rate": None}, "'value'"),
         (shrinking(), "rounds", {}, "the end of a run.*shrinking"),
         (own("gradient"), "rounds", {}, r"`gradient` of the correction own must return {.*; it returned None"),
@@ -209,7 +210,7 @@ def test_a_correction_that_cannot_work_is_an_error_before_compilation(
     given = {"learning_rate": RATE, "steps": K, "correction": part} | options
     given = {name: value for name, value in given.items() if value is not None}
     problem = quadratic()
-    with pytest.raises((ValueError, TypeError), match=message):
+    with pytest.raises((ValueError, TypeError, AttributeError), match=message):
         afl.Simulation(problem.data, problem.model, afl.Client(**given), afl.server.fedavg(), made).check()
 
 

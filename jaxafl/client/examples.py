@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxafl.client.correction.contract import Tree
+from jaxafl.client.optimizer import nodes_of
 from jaxafl.models.model import Apply, Array, Batch
 from jaxafl.options import Number, UserError
-
-Tree = Any
 
 
 def dp_sgd(
@@ -51,9 +51,7 @@ def dp_sgd(
 
 def takes_examples(state: Tree) -> bool:
     """Returns True if an optimiser with this state takes gradients of single samples, [B, ...]."""
-    private = optax.contrib.DifferentiallyPrivateAggregateState
-    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, private))
-    return any(isinstance(node, private) for node in nodes)
+    return bool(nodes_of(state, optax.contrib.DifferentiallyPrivateAggregateState))
 
 
 def gradients_of_examples(

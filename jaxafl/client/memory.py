@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
-from jaxafl.client.correction import Correction
+from jaxafl.client.correction.contract import Correction, Tree
 from jaxafl.client.options import Client
 from jaxafl.device.user_code import with_arrays
 from jaxafl.models.model import path_of
 from jaxafl.options import UserError, check_flag
-
-Tree = Any
 
 
 class Memory(NamedTuple):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from jaxafl.device.user_code import traced_method
 from jaxafl.options import (
     Bounds,
     Number,
@@ -196,13 +197,14 @@ def optimizer_step(
     takes = inspect.signature(update).parameters
     everything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
     given = {one: value for one, value in extra.items() if everything or one in takes}
-    try:
+    with traced_method(name, "update", "a field `rng_key` of its state"):
         return update(gradient, state, params, **given)
-    except Exception as error:
-        error.add_note(
-            f"raised by a step of {name} with gradient, state, parameters and {', '.join(extra) or 'no more'}"
-        )
-        raise
+
+
+def nodes_of(state: optax.OptState, kinds: type | tuple[type, ...]) -> list[Any]:
+    """Returns the nodes of these types in an optimiser's state."""
+    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds))
+    return [node for node in nodes if isinstance(node, kinds)]
 
 
 def objective_arguments(total: Callable[[Any], tuple[Any, Any]], value: Any, gradient: Any) -> dict[str, Any]:

@@ -12,12 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxafl.client.correction import Correction
+from jaxafl.client.correction.contract import Array, Correction
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.upload import Upload, as_upload
 from jaxafl.options import Number, are_plain, check_whole, in_order, number, recording, shown, static
 
-Array = jax.Array
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
 FULL_BATCH_PIECE = 256
 """Samples per gradient evaluation of a full batch, unless `micro_batch` is given."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client.correction import Correction, LocalRun
+from jaxafl.client.correction.contract import Array, Correction, LocalRun, Tree
 from jaxafl.client.memory import Memory, filled, personal_of, shared_of
 from jaxafl.client.options import Client
 from jaxafl.client.training import Lane, local_run
@@ -16,8 +16,6 @@ from jaxafl.client.upload import Sent, received_size
 from jaxafl.device.keys import jax_key, threefry
 from jaxafl.device.user_code import like_given, traced_method
 
-Array = jax.Array
-Tree = Any
 _STREAM = 0xFFFFFFFA
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client import batches
-from jaxafl.client.correction import LocalRun
+from jaxafl.client.correction.contract import LocalRun, Tree
 from jaxafl.client.examples import gradients_of_examples, takes_examples
 from jaxafl.client.memory import filled, shared_of
 from jaxafl.client.optimizer import objective_arguments, optimizer_step
@@ -20,7 +20,6 @@ from jaxafl.device.user_code import like_given
 from jaxafl.models.model import Apply, Array, Batch
 from jaxafl.options import UserError
 
-Tree = Any
 _MODEL_STREAM = 0xFFFFFFFE
 _DATA_STREAM = 0xFFFFFFFD
 _OPTIMIZER_STREAM = 0xFFFFFFFB

@@ -68,8 +68,7 @@ def checked_metrics(metrics: Any) -> dict[str, Metric]:
             raise TypeError(f"run: metrics[{name!r}] is {shown(one.function)}; expected a function (labels, outputs)")
         if one.function is confusion_matrix and name != CONFUSION:
             raise UserError(f"run: metrics has the confusion matrix as {name!r}; expected the name {CONFUSION!r}")
-        if one.better is not None:
-            check_choice("run", f"metrics[{name!r}].better", one.better, ("higher", "lower"))
+        check_choice("run", f"metrics[{name!r}].better", one.better, (None, "higher", "lower"))
     return found
 
 
@@ -166,11 +165,8 @@ def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str
     """Raises `ValueError` or `TypeError` for invalid declarations or, if `metrics` is given, unknown metrics."""
     for name, way in better.items():
         check_choice(owner, f"better[{name!r}]", way, ("higher", "lower"))
-        if metrics is not None and name not in (known := tuple(metrics)):
-            raise UserError(
-                f"{owner}: better declares {name!r}, which is no metric of the model; expected one of "
-                f"{', '.join(known)}{did_you_mean(name, known)}"
-            )
+        if metrics is not None:
+            check_choice(owner, "a metric in better", name, tuple(metrics))
     if better.get("loss", "lower") != "lower":
         raise UserError(f"{owner}: better declares that a higher 'loss' is better, but training minimises the loss")
 

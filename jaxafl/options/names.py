@@ -45,13 +45,8 @@ def check_name(
         why = f"result.{written} is a method or an attribute of every xarray.Dataset"
     else:
         return
-    raise UserError(f"{intro}, but {why}; write {_free(plain, taken, beginnings)!r}")
-
-
-def _free(name: str, taken: Collection[str], beginnings: tuple[str, ...]) -> str:
-    """Returns the name if it is free, else a similar free name."""
-    free = name and not keyword.iskeyword(name) and name not in taken and not name.startswith(beginnings)
-    return name if free and not _of_xarray(name) else f"own_{name}"
+    used = not plain or keyword.iskeyword(plain) or plain in taken or plain.startswith(beginnings) or _of_xarray(plain)
+    raise UserError(f"{intro}, but {why}; write {f'own_{plain}' if used else plain!r}")
 
 
 def _of_xarray(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from jaxafl.options.checks import UserError, shown
+from jaxafl.options.checks import UserError
 
 
 def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -15,8 +15,6 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
         TypeError: the argument is no path.
         ValueError: the user does not exist.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"a file is named by its path, a str or pathlib.Path such as 'result.nc'; got {shown(path)}")
     try:
         return pathlib.Path(path).expanduser()
     except RuntimeError as error:

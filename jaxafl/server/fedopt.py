@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
+from jaxafl.client.optimizer import nodes_of
 from jaxafl.clock.contract import Clock
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import renewed, words_of
@@ -74,9 +75,9 @@ class OptaxServer(Server):
 
     def applied_rate(self, state: optax.OptState) -> Number | None:
         """Returns `learning_rate` of `optax.inject_hyperparams` or of the options; `None` under a schedule."""
-        if _nodes(state, _SCHEDULED):
+        if nodes_of(state, _SCHEDULED):
             return None
-        injected = _nodes(state, _INJECTED)
+        injected = nodes_of(state, _INJECTED)
         return injected[0].hyperparams.get("learning_rate") if injected else super().applied_rate(state)
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
@@ -110,12 +111,6 @@ class OptaxServer(Server):
         step, state = optimizer_step(self.name, self._optimizer(rate), gradient, state, params, {"value": loss})
         state = state if self.aggregate is None else Aggregated(state, after)
         return Outcome(optax.apply_updates(params, step), state, info, weights=weights)
-
-
-def _nodes(state: optax.OptState, kinds: tuple[type, ...]) -> list[Any]:
-    """Returns the nodes of these types in an optimiser's state."""
-    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds))
-    return [node for node in nodes if isinstance(node, kinds)]
 
 
 class Discounted(OptaxServer):
@@ -189,7 +184,7 @@ class fedopt(Discounting, Optimised, init=False):
             )
         if "learning_rate" in self.schedules:
             state = jax.eval_shape(self.at_step(0)._optimizer().init, {"x": jnp.zeros(1)})
-            if _nodes(state, _INJECTED):
+            if nodes_of(state, _INJECTED):
                 raise ValueError(
                     f"fedopt: {self.optimizer_name} keeps its learning_rate in its state (optax.inject_hyperparams), "
                     "where a schedule of server steps has no effect. Give the optimiser itself, such as optax.adam"

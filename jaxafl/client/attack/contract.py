@@ -10,14 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from jaxafl.client.upload import Sent
+from jaxafl.client.upload.contract import Array, Sent, Tree
 from jaxafl.device.buffers import expand
 from jaxafl.device.keys import drawing_key
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.options import Number, Part, UserError, check_choice, recording, shown
 
-Array = jax.Array
-Tree = Any
 _STREAM = 0xFFFFFFF3
 _WHO = 0x41747461  # of the draws of the attackers
 

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client.correction.contract import Correction, LocalRun, Tree, plain_sgd
+from jaxafl.client.correction.contract import Array, Correction, LocalRun, Tree, plain_sgd
 from jaxafl.options import Number, UserError, number
-
-Array = jax.Array
 
 
 class Last(NamedTuple):

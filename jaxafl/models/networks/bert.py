@@ -20,7 +20,7 @@ from jaxafl.device.keys import drawing_key
 from jaxafl.models.checkpoint import read_tensors
 from jaxafl.models.losses import softmax_cross_entropy
 from jaxafl.models.model import Array, Batch, Model, Outputs, Params, scored
-from jaxafl.options import UserError, check_choice, check_number, check_whole
+from jaxafl.options import UserError, check_choice, check_number, check_whole, user_errors
 from jaxafl.readers.pretrained import pretrained_directory
 
 Flat: TypeAlias = dict[tuple[str, ...], Any]
@@ -213,12 +213,10 @@ def read_config(folder: pathlib.Path) -> BertConfig:
             positions.
     """
     path = folder / "config.json"
-    try:
+    with user_errors(f"bert: {path} does not describe the architecture of an encoder"):
         found = json.loads(path.read_text(encoding="utf-8"))
         fields = {field.name for field in dataclasses.fields(BertConfig)}
         config = BertConfig(**{name: value for name, value in found.items() if name in fields})
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"bert: {path} does not describe the architecture of an encoder: {error}") from error
     usual: dict[str, tuple[Any, ...]] = {"model_type": ("bert",), "position_embedding_type": ("absolute",)}
     usual |= {"is_decoder": (False,), "add_cross_attention": (False,), "hidden_act": tuple(_ACTIVATIONS)}
     for name, allowed in usual.items():

@@ -15,7 +15,6 @@ from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.dense import Dense
 from jaxafl.models.networks.options import checked
-from jaxafl.options import UserError
 
 
 @checked
@@ -68,15 +67,10 @@ class CharLSTM(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        if not jnp.issubdtype(x.dtype, jnp.integer):
-            raise UserError(
-                f"char_lstm: inputs are {x.dtype}; expected integers, one per character. Give from_arrays "
-                "preprocessing=jaxafl.data.as_is(), which does not turn uint8 into floats"
-            )
-        x = x.astype(jnp.int32)
         embedding, kernel, bias, gates = _start(self.initialisation, self.hidden)
         embed = nn.Embed(self.num_classes, self.embedding, embedding_init=embedding)
-        states = embed(jnp.where(x < 0, self.num_classes, x).T)  # a negative index would count from the end
+        outside = jnp.int32(self.num_classes)  # a negative index would count from the end
+        states = embed(jnp.where(x < 0, outside, x).T)
         for _ in range(self.layers):
             states = LSTM(self.hidden, kernel_init=kernel, bias_init=gates)(states)
         return Dense(self.num_classes, kernel_init=kernel, bias_init=bias)(states[-1])

@@ -30,12 +30,10 @@ class Aggregate(Part):
     Attributes:
         linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.rows`. Devices
             that share a run then exchange sums instead of all updates.
-        adds_noise: D differs from 0 where all updates are 0, so that no parameter may be frozen by the client.
         meanings: descriptions of diagnostics, by name, for the result.
     """
 
     linear: ClassVar[bool] = False
-    adds_noise: ClassVar[bool] = False
     meanings: ClassVar[dict[str, str]] = {}
 
     @property

@@ -53,7 +53,6 @@ class private_mean(Aggregate):
     count_noise: Number | None = number(default=None, above=0, kw_only=True)
 
     linear = True
-    adds_noise = True
     references = ("mcmahan2018", "andrew2021")
     meanings: ClassVar[dict[str, str]] = {"clip_norm": "largest norm C of an update in this step"}
 
