@@ -90,10 +90,6 @@ def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]
 def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
     """Returns a number or an array of numbers in float64. Raises `TypeError` for anything else."""
     array = as_array(owner, name, value)
-    if array.dtype.kind == "O" and all(type(one) is int for one in array.flat):
-        raise UserError(
-            f"{owner}: {name} must be a number of at most 64 bits, got {shown(value)}: write 1e30 for 10**30"
-        )
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{owner}: {name} must be a number, got {shown(value)}")
     return array.astype(np.float64)
