@@ -19,10 +19,10 @@ from jaxafl.data import FederatedData, from_arrays
 from jaxafl.models import from_functions
 from jaxafl.models.model import Batch, Model
 from jaxafl.simulation import Simulation
-from tests.oracle import clock as oracle_clock
 from tests.oracle import simulate as oracle_simulate
 from tests.oracle.client import LocalTraining as OracleTraining
 from tests.oracle.client import Quadratic
+from tests.oracle.clock import ServerStep, steps_of
 
 START = (0.5, -1.0, 2.0)
 """x_0 of every problem."""
@@ -90,37 +90,28 @@ ORACLE_GD = OracleTraining(learning_rate=0.2, momentum=0.5, steps=3)
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """A recorded schedule: durations [client, run] and, unless all clients are in flight, the client of every start."""
+    """A free-running clock with recorded durations [client, run]."""
 
     durations: np.ndarray
-    starts: np.ndarray | None
     options: dict[str, Any]
 
     def clock(self) -> Any:
         """The engine's clock that replays it."""
-        recordings = {} if self.starts is None else {"starts": self.starts}
-        return trace(free_running, durations=self.durations, **recordings, **self.options)
+        return trace(free_running, durations=self.durations, **self.options)
 
-    def oracle(self, server_steps: int) -> list[oracle_clock.ServerStep]:
-        """The oracle's schedule of it."""
-        return oracle_clock.free_running(
-            num_clients=len(self.durations),
-            duration=lambda client, run: self.durations[client, run],
-            server_steps=server_steps,
-            starts=None if self.starts is None else self.starts.tolist(),
-            **self.options,
-        )
+    def oracle(self, server_steps: int) -> list[ServerStep]:
+        """Its schedule in the oracle's words."""
+        return steps_of(self.clock(), len(self.durations), server_steps)
 
 
 def record(seed: int, num_clients: int, server_steps: int, kind: str = "real", **options: Any) -> Recorded:
-    """Random durations and valid random starts for a free-running clock.
+    """Random durations for a free-running clock.
 
     Args:
         seed: of the randomness.
         num_clients: N.
         server_steps: T.
-        kind: durations: `"real"` (no ties), `"ties"` (small integers), `"late"` (client 0 takes ten times as long),
-            `"heavy"` (a quarter of the runs takes fifty times as long).
+        kind: durations: `"real"` (no ties), `"ties"` (small integers), `"late"` (client 0 takes ten times as long).
         **options: of `free_running`.
     """
     rng = np.random.default_rng(seed)
@@ -132,32 +123,7 @@ def record(seed: int, num_clients: int, server_steps: int, kind: str = "real", *
     )
     if kind == "late":
         durations[0] = 20 + np.arange(runs)
-    if kind == "heavy":
-        durations *= np.where(rng.random(durations.shape) < 0.25, 50, 1)
-    if options["concurrency"] == num_clients:
-        return Recorded(durations, None, options)
-    return Recorded(durations, _valid_starts(rng, durations, options, server_steps, runs), options)
-
-
-def _valid_starts(
-    rng: np.random.Generator, durations: np.ndarray, options: dict[str, Any], server_steps: int, length: int
-) -> np.ndarray:
-    """Idle clients, drawn as the oracle's clock asks for them."""
-    starts = rng.permutation(len(durations))[: options["concurrency"]].tolist()
-    while True:
-        try:
-            oracle_clock.free_running(
-                num_clients=len(durations), duration=lambda client, run: durations[client, run],
-                server_steps=server_steps, starts=starts, **options,
-            )  # fmt: skip
-        except ValueError as error:
-            if "recorded" in str(error):
-                starts.append(int(rng.integers(len(durations))))
-            else:  # the last one is busy: try another
-                starts[-1] = (starts[-1] + 1) % len(durations)
-            continue
-        extra = length - len(starts)
-        return np.asarray(starts + [0] * max(extra, 0))
+    return Recorded(durations, options)
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""Builders for the round-based protocols: the slow reference's schedule beside the package's, recorded draws, runs."""
+"""Builders for the round-based protocols: recorded draws, runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import xarray as xr
 
-from jaxafl.clock import Schedule
 from jaxafl.device.keys import Purpose, purpose_key, seed_key, threefry
 from tests.oracle import simulate as oracle_simulate
 from tests.oracle.clock import Arrival, ServerStep
@@ -36,11 +35,6 @@ def durations(rng: np.random.Generator, num_clients: int, runs: int, kind: str) 
     return seconds
 
 
-def lookup(table: np.ndarray) -> Callable[[int, int], float]:
-    """The reference's duration of a run from an array [client, run]."""
-    return lambda client, run: float(table[client, run])
-
-
 def sets_without_repeats(rng: np.random.Generator, rounds: int, size: int, num_clients: int) -> np.ndarray:
     """Distinct clients of each round, in random order, int [round, size]."""
     return np.argsort(rng.random((rounds, num_clients)), axis=1)[:, :size]
@@ -53,33 +47,6 @@ def in_client_order(steps: Sequence[ServerStep]) -> list[ServerStep]:
         return arrival.client, arrival.dispatch
 
     return [ServerStep(step.step, step.time, tuple(sorted(step.arrivals, key=key))) for step in steps]
-
-
-def assert_schedule(schedule: Schedule, steps: Sequence[ServerStep], *, local_steps: bool = False) -> None:
-    """The schedule is the reference's: who and from where exactly, times to 1e-9. Arrivals are matched by run.
-
-    Args:
-        schedule: the package's.
-        steps: the reference's (without abandoned runs).
-        local_steps: compare the numbers of local steps too.
-    """
-    assert schedule.server_steps == len(steps)
-    np.testing.assert_allclose(schedule.time, [step.time for step in steps], rtol=1e-9)
-    for t, step in enumerate(steps):
-        where = np.flatnonzero(schedule.mask[t])
-        where = where[np.argsort(schedule.run_id[t, where])]
-        arrivals = sorted(step.arrivals, key=lambda arrival: arrival.dispatch)
-        columns = ["run_id", "client", "run", "version", "reference", "staleness", "multiplicity"]
-        mine = [[int(getattr(schedule, name)[t, place]) for name in columns] for place in where]
-        theirs = [
-            [a.dispatch, a.client, a.run, a.trained_from, a.start_version, a.staleness, a.multiplicity]
-            for a in arrivals
-        ]
-        assert mine == theirs, f"server step {t}: {columns}"
-        if local_steps:
-            assert schedule.local_steps[t, where].tolist() == [arrival.local_steps for arrival in arrivals], t
-        np.testing.assert_allclose(schedule.started[t, where], [a.start_time for a in arrivals], rtol=1e-9)
-        np.testing.assert_allclose(schedule.arrived[t, where], [a.arrival_time for a in arrivals], rtol=1e-9)
 
 
 def assert_versions(result: xr.Dataset, expected: oracle_simulate.Simulation, tolerance: float) -> None:
@@ -120,11 +87,6 @@ def draws(seed: int, purpose: Purpose, first: Any, second: Any = 0) -> np.ndarra
     return np.asarray(high) * 2.0**-32 + (np.asarray(low) >> 11) * 2.0**-53
 
 
-def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
-    """The uploads that fail, by the draws of the clock."""
-    return lambda client, run: bool(draws(seed, Purpose.LOST, client, run) < odds)
-
-
 def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, list[int]], int]:
     """The started clients among the idle ones, by the draws of the clock: `pick(start, idle)`."""
 
@@ -134,13 +96,3 @@ def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, l
         return idle[int(np.searchsorted(until, share * until[-1], side="right"))]
 
     return pick
-
-
-def openings(
-    seed: int, rate: float, interval: str, count: int = 4000, purpose: Purpose = Purpose.OPENING
-) -> list[float]:
-    """The times of starts at a rate, or of the ends of windows, by the draws of the clock."""
-    if interval == "constant":
-        return [start / rate for start in range(1, count + 1)]
-    gaps = -np.log1p(-draws(seed, purpose, np.arange(count))) / rate
-    return list(np.cumsum(gaps))

@@ -17,12 +17,11 @@ from jaxafl.client import Client, batches
 from jaxafl.clock import constant, free_running, stale_rounds, trace
 from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle.client import EpochTraining
-from tests.oracle.clock import ServerStep
-from tests.oracle.clock_stale_rounds import stale_rounds as oracle_stale_rounds
+from tests.oracle.clock import ServerStep, steps_of
 from tests.oracle.server import AFL
 from tests.oracle.simulate import simulate_afl
 from tests.problems import GD, START, quadratic, simulate
-from tests.problems_protocols import assert_versions, durations, in_client_order, lookup, sets_without_repeats
+from tests.problems_protocols import assert_versions, durations, in_client_order, sets_without_repeats
 
 CLIENTS, ROUNDS, DRAWN, SEED = 6, 10, 3, 4
 shuffled = jax.jit(batches.shuffled)
@@ -39,8 +38,8 @@ def rounds(oldest: int = 3, seconds: float | None = None) -> tuple[Any, list[Ser
     if seconds is not None:
         times[:] = seconds
     protocol = stale_rounds(participants=DRAWN, max_staleness=oldest, durations=constant(0))
-    steps = oracle_stale_rounds(sets.tolist(), ages.tolist(), lookup(times), num_clients=CLIENTS)
-    return trace(protocol, sets=sets, stale=ages, durations=times), in_client_order(steps)
+    recorded = trace(protocol, sets=sets, stale=ages, durations=times)
+    return recorded, in_client_order(steps_of(recorded, CLIENTS, ROUNDS))
 
 
 @dataclasses.dataclass(frozen=True)

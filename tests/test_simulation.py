@@ -19,8 +19,8 @@ from jaxafl.models import from_functions
 from jaxafl.results import load
 from jaxafl.server import Delivery, Needs
 from jaxafl.simulation import Simulation
-from tests.oracle import clock as oracle_clock
 from tests.oracle import server as oracle
+from tests.oracle.clock import answered
 from tests.problems import (
     GD,
     ORACLE_GD,
@@ -53,10 +53,7 @@ def asyncfeded_by_hand(problem: Any, options: dict[str, Any], times: np.ndarray)
     return reference(
         problem,
         oracle.AsyncFedED(lam=rule.pop("base_rate"), **rule),
-        lambda on_step: oracle_clock.free_running(
-            num_clients=6, concurrency=6, buffer=1, initial_steps=3, server_steps=STEPS, on_step=on_step,
-            duration=lambda client, run, steps: times[client, run] * steps,
-        ),
+        answered(adaptive_clock(times), 6, STEPS, 3),
         ORACLE_GD,
     )  # fmt: skip
 

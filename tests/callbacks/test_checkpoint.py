@@ -7,7 +7,6 @@ import importlib.metadata
 import pathlib
 import shutil
 import warnings
-from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -17,11 +16,9 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks import checkpoint, store
-from jaxafl.engine import placement, planned
+from jaxafl.engine import placement
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.plan import Origin
 from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, simulation
-from tests.variants import slow_but
 
 slow = pytest.mark.slow
 
@@ -219,16 +216,6 @@ def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
     assert before is not None and after is not None and after.about == before.about
 
 
-@pytest.mark.parametrize(("held", "wrote", "every"), [(0.1, 1.0, 10), (0.5, 1.0, 25), (0.1, 42.0, 210)])
-def test_what_is_written_beside_the_run_costs_it_less(
-    tmp_path: pathlib.Path, held: float, wrote: float, every: float
-) -> None:
-    made = checkpoint.Checkpoint(tmp_path, "10s", 2)
-    made.held, made.writing = held, Future()
-    made.writing.set_result(wrote)
-    assert made.finish() and made.interval == pytest.approx(every)
-
-
 class StopHere(afl.callbacks.Callback):
     def chunk(self, chunk: afl.callbacks.Chunk) -> bool:
         return chunk.stop == 8
@@ -252,18 +239,6 @@ def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:
     assert first.attrs["failed_step"] >= 0
     for steps in (20, 32):
         assert_same(sim.run(steps, **how), first)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(["stale", "skew", "before", "sampled", "bernoulli", "interrupting"], "stale"))
-@pytest.mark.parametrize("seed", slow_but([1, 2], 1))
-def test_a_plan_that_goes_on_finds_all_versions(name: str, seed: int) -> None:
-    """In chains of longer and longer runs, whatever clock: the versions that `held` names are enough."""
-    sim = simulation(name)
-    slots, start = {0: 0}, 0
-    for steps in (3, 7, 12, 13, 31):
-        plan = planned.plan_of(sim.compute_schedule(steps, seed), sim.server, 1, False, Origin(start, slots))
-        start, slots = steps, {version: place for place, version in enumerate(sorted(plan.kept))}
 
 
 @pytest.mark.parametrize("name", ["planned", pytest.param("online", marks=slow)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-import sys
 import threading
 from typing import Any
 
@@ -51,21 +50,6 @@ def test_a_signal_ends_a_run_with_what_it_has_made(number: int, tmp_path: pathli
     }
     assert_same(found, whole.isel(step=slice(8), evaluation=slice(3)).assign(of_all_steps))
     assert_same(simulation().run(20, eval_every=4, folder=tmp_path), whole)
-
-
-def test_an_interrupt_that_is_not_caught_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
-    with pytest.raises(Interrupted) as caught:
-        simulation().run(20, eval_every=4, callbacks=Signals(signal.SIGINT))
-    capsys.readouterr()
-    sys.excepthook(caught.type, caught.value, caught.tb)
-    assert capsys.readouterr().err == "jaxafl: interrupted by SIGINT after 8 server steps\n"
-    (shown,) = caught.value._render_traceback_()  # in a notebook
-    assert shown.endswith("; sys.last_value.dataset has the result so far")
-    sys.excepthook(ValueError, ValueError("another"), None)
-    assert capsys.readouterr().err == "ValueError: another\n"
 
 
 def test_a_second_interrupt_does_not_wait() -> None:

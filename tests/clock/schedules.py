@@ -133,17 +133,12 @@ WAITING = ("available", "availability", "suspension", "sessions")
 NEVER = {"left sessions"}  # clients may be away for ever
 
 
-def room(protocol: Any, most: int = 400) -> dict[str, int]:
-    """Returns the room for arrivals of a step, for classes that ask for it."""
-    return {"max_arrivals": most} if "max_arrivals" in {field.name for field in dataclasses.fields(protocol)} else {}
-
-
 def hours(fixed: Random, free: Random) -> Any:
     """Returns hours outside which clients are not drawn."""
     return c.available(free.choice([22, 10]), 6, zones=fixed.choice([1, 5]), day=20.0)
 
 
-def free_running(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def free_running(fixed, free, clients, durations):
     """Draws options of `free_running` that go together."""
     flying = fixed.choice([clients, fixed.randint(1, clients)])
     starts = fixed.choice(["arrival", "arrival", "before", "step", "step", "skew", "rate"])
@@ -154,11 +149,10 @@ def free_running(fixed: Random, free: Random, clients: int, durations: Any) -> A
     given: dict[str, Any] = {"concurrency": flying, "buffer": most}
     if bound:
         given |= {"max_staleness": fixed.choice([1, 2, 5, "sqrt"]), "on_bound": bound}
-        given |= room(c.free_running) if bound == "wait" else {}
     if starts in ("arrival", "before", "rate") and bound != "wait" and fixed.random() < 0.65:
         given |= {"period": free.choice([0.5, 1.7]), "windows": fixed.choice(["constant", "poisson"])}
         if most == 1 or fixed.random() < 0.5:
-            given |= {"buffer": None} | room(c.free_running)
+            given |= {"buffer": None}
     given |= {"before_step": True} if starts == "before" else {}
     given |= {"dispatch": "step", "start_skew": starts == "skew"} if starts in ("step", "skew") else {}
     if starts == "rate":
@@ -177,7 +171,7 @@ def free_running(fixed: Random, free: Random, clients: int, durations: Any) -> A
     return c.free_running(durations=durations, **given)
 
 
-def synchronous(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def synchronous(fixed, free, clients, durations):
     """Draws options of `synchronous` that go together."""
     given: dict[str, Any] = {"cohort": fixed.choice([None, fixed.randint(1, clients), fixed.randint(1, clients)])}
     cohort = given["cohort"]
@@ -202,7 +196,7 @@ def synchronous(fixed: Random, free: Random, clients: int, durations: Any) -> An
     return c.synchronous(durations=durations, **given)
 
 
-def sampled(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def sampled(fixed, free, clients, durations):
     drawn = fixed.randint(1, clients)
     send, receive = fixed.choice(["overwrite", "hold"]), fixed.choice(["keep", "consume"])
     made = c.sampled(drawn=drawn, durations=durations, receive_buffer=receive, send_buffer=send)
@@ -210,7 +204,7 @@ def sampled(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
     return c.trace(made, sets=sets) if fixed.random() < 0.3 else made
 
 
-def bernoulli(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def bernoulli(fixed, free, clients, durations):
     upload = fixed.choice([lambda: free.choice([0.3, 0.7]), lambda: each(free, [0.0, 0.2, 0.9, 1.0], clients)])()
     made = c.bernoulli(upload, free.choice([1.0, 0.5]))
     masks = {
@@ -219,14 +213,14 @@ def bernoulli(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
     return c.trace(made, **masks) if fixed.random() < 0.3 else made
 
 
-def interrupting(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def interrupting(fixed, free, clients, durations):
     contacted = fixed.randint(1, clients)
     made = c.interrupting(period=free.choice([1.0, 7.3]), contacted=contacted, durations=durations)
     sets = np.array([free.sample(range(clients), contacted) for _ in range(200)])
     return c.trace(made, sets=sets) if fixed.random() < 0.3 else made
 
 
-def stale_rounds(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def stale_rounds(fixed, free, clients, durations):
     size, oldest, twice = fixed.randint(1, clients), fixed.choice([0, 4, 15]), fixed.random() < 0.5
     made = c.stale_rounds(participants=size, max_staleness=oldest, replacement=twice, durations=durations)
     if fixed.random() < 0.4:
@@ -235,28 +229,28 @@ def stale_rounds(fixed: Random, free: Random, clients: int, durations: Any) -> A
     return made
 
 
-def semi_async(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def semi_async(fixed, free, clients, durations):
     return c.semi_async(fraction=free.choice([0.1, 0.5, 1.0]), lag=fixed.choice([0, 1, 4]), durations=durations)
 
 
-def every_buffer(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
-    return c.every_buffer(buffers=fixed.randint(1, min(clients, 4)), durations=durations, **room(c.every_buffer))
+def every_buffer(fixed, free, clients, durations):
+    return c.every_buffer(buffers=fixed.randint(1, min(clients, 4)), durations=durations)
 
 
-def harmonic(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def harmonic(fixed, free, clients, durations):
     batch = free.choice([0.0, 0.7, 1.5, 2.0]) * clients
-    return c.harmonic(batch=batch, stop=fixed.random() < 0.5, durations=durations, **room(c.harmonic, 2000))
+    return c.harmonic(batch=batch, stop=fixed.random() < 0.5, durations=durations)
 
 
-def ringleader(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
-    return c.ringleader(restart=fixed.choice(["held", "newest"]), durations=durations, **room(c.ringleader, 2000))
+def ringleader(fixed, free, clients, durations):
+    return c.ringleader(restart=fixed.choice(["held", "newest"]), durations=durations)
 
 
-def rounds_until_all(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def rounds_until_all(fixed, free, clients, durations):
     return c.rounds_until_all(durations=durations)
 
 
-def routed(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def routed(fixed, free, clients, durations):
     odds = each(free, [1.0, 2.0, 5.0], clients)
     probabilities = odds / odds.sum() if fixed.random() < 0.5 else None
     return c.routed(
@@ -264,12 +258,12 @@ def routed(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
     )
 
 
-def compass(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def compass(fixed, free, clients, durations):
     numbers = {"tolerance": free.choice([1.1, 1.5]), "momentum": free.choice([0.0, 0.9])}
     return c.compass(durations=durations, min_steps=fixed.choice([1, 2]), max_steps=fixed.choice([6, 9]), **numbers)
 
 
-def warm_up(fixed: Random, free: Random, clients: int, durations: Any) -> Any:
+def warm_up(fixed, free, clients, durations):
     some = fixed.randint(1, clients)
     inner = fixed.choice([
         lambda: c.free_running(concurrency=some, durations=durations),

@@ -1,193 +1,263 @@
-"""The schedules that are worked by hand (`tests/oracle/test_oracle_clock*`), made by the package's own clocks.
-
-Two are written out again: cohorts, whose runs the package numbers by client, and contacts, whose sets have one size
-here.
-"""
+"""Schedules that are worked by hand."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-import tests.oracle.test_oracle_clock as free
-import tests.oracle.test_oracle_clock_bernoulli as lossy
-import tests.oracle.test_oracle_clock_interrupting as contacts
-import tests.oracle.test_oracle_clock_sampled as drawn
-import tests.oracle.test_oracle_clock_semi_async as quota
-import tests.oracle.test_oracle_clock_stale_rounds as aged
-from jaxafl import clock
+from jaxafl import clock as c
 from jaxafl.clock.protocols.rounds import RESYNCHRONISED
-from tests.oracle.clock import Arrival, ServerStep
-from tests.oracle.small_cases import per_client, rows
-from tests.oracle.test_oracle_clock import (  # noqa: F401 (collected here too, with the clocks below)
-    test_durations_see_the_run_index,
-    test_free_running_before_step_by_hand,
-    test_free_running_dispatch_arrival_by_hand,
-    test_free_running_dispatch_step_and_start_skew_by_hand,
-    test_free_running_everyone_in_flight_by_hand,
-    test_free_running_several_buffers_in_one_instant,
-    test_synchronous_with_replacement_trains_once_and_counts_twice,
-)
-from tests.oracle.test_oracle_clock_bernoulli import test_bernoulli_by_hand  # noqa: F401
-from tests.oracle.test_oracle_clock_interrupting import (  # noqa: F401
-    test_steps_that_fill_the_period_count_at_every_contact,
-)
-from tests.oracle.test_oracle_clock_sampled import (  # noqa: F401
-    test_a_newer_result_of_the_instant_of_a_step_is_the_one_read,
-    test_sampled_by_hand,
-    test_sampled_consume_by_hand,
-    test_sampled_hold_by_hand,
-)
-from tests.oracle.test_oracle_clock_semi_async import (  # noqa: F401
-    test_semi_async_filling_up_by_hand,
-    test_whoever_arrives_at_the_instant_of_the_close_is_undrafted,
-)
-from tests.oracle.test_oracle_clock_stale_rounds import test_stale_rounds_by_hand  # noqa: F401
 
-RUNS = 40
-pytestmark = pytest.mark.slow  # the references pass these tests in `tests/oracle`, and the clocks follow them
+Rows = list[list[tuple[Any, ...]]]
 
 
-def steps_of(protocol: Any, num_clients: int, rounds: int, local_steps: int = 1) -> list[ServerStep]:
-    """The package's schedule in the oracle's words."""
-    made = clock.schedule(protocol, num_clients, local_steps, rounds)
-    found = []
-    for t in range(rounds):
-        arrivals = [arrival(made, t, entry) for entry in np.flatnonzero(made.mask[t]).tolist()]
-        found.append(ServerStep(t, made.time[t].item(), tuple(arrivals)))
-    return found
+class Case(NamedTuple):
+    """A clock, its clients, the seconds of its server steps, and the named columns of every arrival of every step."""
+
+    clock: c.Clock
+    clients: int
+    times: list[float]
+    columns: str
+    rows: Rows
+    local_steps: int = 1
 
 
-def arrival(made: Any, t: int, entry: int) -> Arrival:
-    value = {name: getattr(made, name)[t, entry].item() for name in NAMES}
-    kind = made.kinds[value["kind"]] if made.kinds else "arrival"
-    return Arrival(
-        value["client"], value["run"], value["run_id"], value["reference"], value["version"], value["staleness"],
-        value["started"], value["arrived"], value["local_steps"], value["multiplicity"], kind,
-    )  # fmt: skip
+def lasting(*seconds: float) -> c.Duration:
+    return c.constant(np.array(seconds))
 
 
-NAMES = (
-    "client", "run", "run_id", "reference", "version", "staleness", "started", "arrived", "local_steps", "multiplicity",
-    "kind",
-)  # fmt: skip
-
-
-def table(duration: Callable[[int, int], float], num_clients: int) -> np.ndarray:
-    return np.asarray([[duration(client, run) for run in range(RUNS)] for client in range(num_clients)], float)
-
-
-def free_running(*, num_clients: int, duration: Any, server_steps: int, starts: Any = None, **options: Any) -> Any:
+def free(seconds: list[float], starts: Any = None, **options: Any) -> c.Clock:
     recordings = {} if starts is None else {"starts": starts}
-    protocol = clock.trace(clock.free_running, durations=table(duration, num_clients), **recordings, **options)
-    return steps_of(protocol, num_clients, server_steps)
+    return c.trace(c.free_running, durations=np.tile(np.array(seconds)[:, None], (1, 40)), **recordings, **options)
 
 
-def synchronous(sets: Sequence[Sequence[int]], duration: Any, *, local_steps: int = 1) -> Any:
-    clients, size = max(max(one) for one in sets) + 1, len(sets[0])
-    repeats = any(len(set(one)) < size for one in sets)
-    protocol = clock.trace(
-        clock.synchronous(cohort=size, replacement=repeats), durations=table(duration, clients), sets=sets
-    )
-    return steps_of(protocol, clients, len(sets), local_steps)
+def four(**options: Any) -> c.Clock:
+    """Runs of 1, 2, 4 and 1 s, three in flight, buffers of two."""
+    return free([1.0, 2.0, 4.0, 1.0], concurrency=3, buffer=2, **options)
 
 
-def bernoulli(uploads: Any, downloads: Any = None) -> Any:
-    downloads = np.ones_like(uploads) if downloads is None else downloads
-    protocol = clock.trace(clock.bernoulli(0.5, 0.5), uploads=np.asarray(uploads), downloads=np.asarray(downloads))
-    return steps_of(protocol, len(uploads[0]), len(uploads))
+def cohorts(sets: Any, *seconds: float, replacement: bool = False) -> c.Clock:
+    made = c.synchronous(cohort=len(sets[0]), replacement=replacement, durations=lasting(*seconds))
+    return c.trace(made, sets=sets)
 
 
-def sampled(sets: Any, duration: Any, *, num_clients: int, **buffers: Any) -> Any:
-    """A smaller set is filled up with its last client, who is then counted as it was drawn."""
-    size = max(map(len, sets))
-    protocol = clock.sampled(drawn=size, durations=clock.recorded(table(duration, num_clients)), **buffers)
-    filled = [[*one, *[one[-1]] * (size - len(one))] for one in sets]
-    found = steps_of(clock.trace(protocol, sets=filled), num_clients, len(sets))
-    return [
-        dataclasses.replace(
-            step,
-            arrivals=tuple(dataclasses.replace(one, multiplicity=chosen.count(one.client)) for one in step.arrivals),
-        )
-        for step, chosen in zip(found, sets, strict=True)
-    ]
+def send_buffers(sets: Any, *seconds: float, **buffers: Any) -> c.Clock:
+    return c.trace(c.sampled(drawn=len(sets[0]), durations=lasting(*seconds), **buffers), sets=sets)
 
 
-def interrupting(sets: Any, duration: Any, *, num_clients: int, period: float, max_steps: int) -> Any:
-    durations = clock.recorded(table(duration, num_clients), per="step")
-    protocol = clock.interrupting(period=period, contacted=len(sets[0]), durations=durations)
-    return steps_of(clock.trace(protocol, sets=sets), num_clients, len(sets), max_steps)
+def contacts(sets: Any, seconds: list[float], period: float) -> c.Clock:
+    durations = c.constant(np.array(seconds), per="step")
+    return c.trace(c.interrupting(period=period, contacted=len(sets[0]), durations=durations), sets=sets)
 
 
-def semi_async(*, num_clients: int, fraction: float, lag: int, duration: Any, rounds: int) -> Any:
-    """With the abandoned runs, which are no arrivals in the package, in front: those that the round before left."""
-    protocol = clock.semi_async(fraction=fraction, lag=lag, durations=clock.recorded(table(duration, num_clients)))
-    made = clock.schedule(protocol, num_clients, 1, rounds)
-    found = steps_of(protocol, num_clients, rounds)
-    for t, step in enumerate(found):
-        given_up = [
-            dataclasses.replace(
-                arrival(made, t - 1, client), staleness=t - int(made.version[t - 1, client]),
-                arrival_time=made.time[t - 1].item(), kind="deprecated",
-            )
-            for client in np.flatnonzero(made.kind[t] >= RESYNCHRONISED)
-        ]  # fmt: skip
-        named = [dataclasses.replace(one, kind=one.kind.partition(",")[0]) for one in step.arrivals]
-        found[t] = dataclasses.replace(step, arrivals=(*given_up, *named))
-    return found
-
-
-def stale_rounds(sets: Any, stale: Any, duration: Any, *, num_clients: int) -> Any:
-    """By arrival time, then client, then slot, as the oracle lists them."""
-    durations = clock.recorded(table(duration, num_clients))
-    protocol = clock.stale_rounds(
-        participants=len(sets[0]), max_staleness=int(np.max(stale)), durations=durations, replacement=True
-    )
-    found = steps_of(clock.trace(protocol, sets=sets, stale=stale), num_clients, len(sets))
-    in_order = [sorted(step.arrivals, key=lambda one: (one.arrival_time, one.client)) for step in found]
-    return [dataclasses.replace(step, arrivals=tuple(one)) for step, one in zip(found, in_order, strict=True)]
-
-
-def test_cohorts_by_hand() -> None:
+SETS = [[0, 1], [0, 0], [2, 1], [0, 0]]
+EQUAL = {"concurrency": 4, "buffer": 3}
+PLACES = "client run_id reference staleness"
+TIMED = "client run run_id reference staleness arrived"
+READ = TIMED + " multiplicity"
+SKEWED: Rows = [
+    [(0, 0, 0, 0), (1, 1, 0, 0)],
+    [(0, 4, 1, 0), (3, 3, 1, 0)],
+    [(2, 2, 0, 2), (3, 6, 2, 0)],
+]
+CASES: dict[str, Case] = {
+    # Runs of 2 s (client 0) and 3 s (client 1), a step per arrival. At 6 s both arrive: both steps (3 and 4) are taken,
+    # in client order, before both restart from version 5.
+    "everyone in flight": Case(
+        free([2.0, 3.0], concurrency=2), 2, [2, 3, 4, 6, 6, 8, 9], "client run run_id reference staleness started",
+        [
+            [(0, 0, 0, 0, 0, 0)],
+            [(1, 0, 1, 0, 1, 0)],
+            [(0, 1, 2, 1, 1, 2)],
+            [(0, 2, 4, 3, 0, 4)],
+            [(1, 1, 3, 2, 2, 3)],
+            [(0, 3, 5, 5, 0, 6)],
+            [(1, 2, 6, 5, 1, 6)],
+        ],
+    ),
+    # 1 s: 0 arrives, 3 starts from v0. 2 s: 1 then 3 arrive; 0 and 1 complete step 0, then 0 and 1 start from v1.
+    # 3 s: 0 joins 3 in step 1; 3 starts from v2. 4 s: 1, 2, 3 arrive; 1 and 2 make step 2.
+    "starts at arrivals": Case(
+        four(starts=[0, 1, 2, 3, 0, 1, 3, 0, 1, 2]), 4, [2, 3, 4], PLACES,
+        [[(0, 0, 0, 0), (1, 1, 0, 0)], [(3, 3, 0, 1), (0, 4, 1, 0)], [(1, 5, 1, 1), (2, 2, 0, 2)]],
+    ),
+    # As above, but at 2 s client 1 (delivered at version 0) hands v0 to its replacement 0, while client 3 (delivered
+    # at version 1, after step 0) hands v1 to its replacement 1; at 3 s client 0 hands v1 on instead of v2.
+    # 4 s: 3 (d6) is left in the buffer; 0 (d7, v2), 1 (d8, v2) and 2 (d9, v3) start. 5 s: 0 arrives.
+    "before the step": Case(
+        four(starts=[0, 1, 2, 3, 0, 1, 3, 0, 1, 2], before_step=True), 4, [2, 3, 4, 5], PLACES,
+        [
+            [(0, 0, 0, 0), (1, 1, 0, 0)],
+            [(3, 3, 0, 1), (0, 4, 0, 1)],
+            [(1, 5, 1, 1), (2, 2, 0, 2)],
+            [(3, 6, 1, 2), (0, 7, 2, 1)],
+        ],
+    ),
+    # 2 s: 0 and 1 make step 0; 3 and 0 start from v1. 3 s: 0, 3 make step 1; 1 and 3 start from v2.
+    # 4 s: 2 and 3 make step 2.
+    "starts at steps": Case(four(starts=[0, 1, 2, 3, 0, 1, 3], dispatch="step"), 4, [2, 3, 4], PLACES, SKEWED),
+    # The FIRST of each two newcomers (dispatch 3, then 5) trains from the version before; stamps stay.
+    "skew": Case(
+        four(starts=[0, 1, 2, 3, 0, 1, 3], dispatch="step", start_skew=True), 4, [2, 3, 4], PLACES + " version",
+        [
+            [(*one, version) for one, version in zip(row, versions, strict=True)]
+            for row, versions in zip(SKEWED, [(0, 0), (1, 0), (0, 2)], strict=True)
+        ],
+    ),
+    # Four equal clients, buffers of three: at 1 s step 0 takes 0, 1, 2 and client 3 waits. "step": 0, 1, 2 restart from
+    # v1; at 2 s they are 0, 1 (completing step 1 with 3) and 2; so 3, 0, 1 restart.
+    "several buffers at one instant, at steps": Case(
+        free([1.0] * 4, dispatch="step", **EQUAL), 4, [1, 2, 3], "client reference",
+        [[(0, 0), (1, 0), (2, 0)], [(3, 0), (0, 1), (1, 1)], [(2, 1), (0, 2), (1, 2)]],
+    ),
+    # "arrival": all four restart at 1 s from v1. At 2 s: 3 (left over), 0, 1 make step 1 and 2, 3 wait; 3 s: 2, 3, 0.
+    "several buffers at one instant": Case(
+        free([1.0] * 4, **EQUAL), 4, [1, 2, 3], "client reference",
+        [[(0, 0), (1, 0), (2, 0)], [(3, 0), (0, 1), (1, 1)], [(2, 1), (3, 1), (0, 2)]],
+    ),
+    "durations by run": Case(
+        c.trace(c.free_running, durations=[[1.0, 2.0, 3.0, 4.0]], concurrency=1), 1, [1, 3, 6], "run",
+        [[(0,)], [(1,)], [(2,)]],
+    ),
     # Runs of 1, 2, 3 s. Round 0: clients 0 and 2, 3 s. Round 1: 1 arrives at 5 s, 2 at 6 s.
-    steps = synchronous([[2, 0], [2, 1]], per_client([1.0, 2.0, 3.0]))
-    assert [step.time for step in steps] == [3, 6]
-    assert rows(steps, "client", "run", "dispatch", "start_version", "staleness", "arrival_time") == [
-        [(0, 0, 0, 0, 0, 1.0), (2, 0, 1, 0, 0, 3.0)],
-        [(1, 0, 2, 1, 0, 5.0), (2, 1, 3, 1, 0, 6.0)],
+    "cohorts": Case(
+        cohorts([[2, 0], [2, 1]], 1.0, 2.0, 3.0), 3, [3, 6], TIMED,
+        [[(0, 0, 0, 0, 0, 1), (2, 0, 1, 0, 0, 3)], [(1, 0, 2, 1, 0, 5), (2, 1, 3, 1, 0, 6)]],
+    ),
+    "drawn twice": Case(
+        cohorts([[1, 0, 1]], 1.0, 2.0, replacement=True), 2, [2], "client multiplicity", [[(0, 1), (1, 2)]]
+    ),
+    # Tick 0: client 0 gets through, but not its download: run 0 again at tick 1, then run 1 from v2. Client 1 arrives
+    # first at tick 1. Tick 2 is empty. Tick 3: both arrive; client 1's download fails, so its run 1 comes again.
+    "bernoulli": Case(
+        c.trace(
+            c.bernoulli(0.5, 0.5),
+            uploads=np.array([[1, 0], [1, 1], [0, 0], [1, 1], [1, 1]], bool),
+            downloads=np.array([[0, 1], [1, 1], [1, 1], [1, 0], [1, 1]], bool),
+        ),
+        2, [1, 2, 3, 4, 5], "client run run_id reference staleness started arrived",
+        [
+            [(0, 0, 0, 0, 0, 0, 1)],
+            [(0, 0, 0, 0, 1, 0, 2), (1, 0, 1, 0, 1, 0, 2)],
+            [],
+            [(0, 1, 2, 2, 1, 2, 4), (1, 1, 3, 2, 1, 2, 4)],
+            [(0, 2, 4, 4, 0, 4, 5), (1, 1, 3, 2, 2, 2, 5)],
+        ],
+    ),
+    # 1 s: c0. 2 s: c0 (overwrites) and c1: step 0. 3 s: c0 from v1: step 1, counted twice. 4 s: c0 from v2, c1 from v1.
+    # 5 s: c0 again (from v2) and c2 (from v0): step 2 reads c1 and c2, and step 3 finds c0's buffer full at once.
+    "sampled": Case(
+        send_buffers(SETS, 1.0, 2.0, 5.0), 3, [2, 3, 5, 5], READ,
+        [
+            [(0, 1, 3, 0, 0, 2, 1), (1, 0, 1, 0, 0, 2, 1)],
+            [(0, 2, 4, 1, 0, 3, 2)],
+            [(1, 1, 5, 1, 1, 4, 1), (2, 0, 2, 0, 2, 5, 1)],
+            [(0, 4, 7, 2, 1, 5, 2)],
+        ],
+    ),
+    # The first of client 0's two results stays in the buffer each time: run 0 of 1 s, and run 3 of 4 s.
+    "sampled, hold": Case(
+        send_buffers(SETS, 1.0, 2.0, 5.0, send_buffer="hold"), 3, [2, 3, 5, 5], READ,
+        [
+            [(0, 0, 0, 0, 0, 1, 1), (1, 0, 1, 0, 0, 2, 1)],
+            [(0, 2, 4, 1, 0, 3, 2)],
+            [(1, 1, 5, 1, 1, 4, 1), (2, 0, 2, 0, 2, 5, 1)],
+            [(0, 3, 6, 2, 1, 4, 2)],
+        ],
+    ),
+    # Client 0 idles from 1 s to 2 s and from 4 s on. Client 1, arrived at 4 s, may start: it has not used v2.
+    "sampled, consume": Case(
+        send_buffers(SETS, 1.0, 2.0, 5.0, receive_buffer="consume"), 3, [2, 3, 5, 5], READ,
+        [
+            [(0, 0, 0, 0, 0, 1, 1), (1, 0, 1, 0, 0, 2, 1)],
+            [(0, 1, 3, 1, 0, 3, 2)],
+            [(1, 1, 4, 1, 1, 4, 1), (2, 0, 2, 0, 2, 5, 1)],
+            [(0, 2, 5, 2, 1, 4, 2)],
+        ],
+    ),
+    # 2 s: client 1 completes round 0 and client 2 renews its buffer: the renewed result is read, although client 1
+    # comes first.
+    "sampled, a newer result": Case(send_buffers([[1, 2]], 9.0, 2.0, 1.0), 3, [2], "client run", [[(1, 0), (2, 1)]]),
+    # Steps of .5, 1 and 3 s, contacts at 2, 4, 6, 8 s. Client 1 at 4 s: its fourth step ends exactly then. Client 2
+    # makes nothing in 2 s, and one step in the 4 s up to the last contact. Client 0 has 4 s before 6 s: K = 5 of 8, and
+    # then 2 s.
+    "contacts": Case(
+        contacts([[2, 0], [1, 2], [0, 1], [2, 0]], [0.5, 1.0, 3.0], 2.0), 3, [2, 4, 6, 8],
+        "client run run_id reference staleness started local_steps",
+        [
+            [(0, 0, 0, 0, 0, 0, 4), (2, 0, 2, 0, 0, 0, 0)],
+            [(1, 0, 1, 0, 1, 0, 4), (2, 1, 4, 1, 0, 2, 0)],
+            [(0, 1, 3, 1, 1, 2, 5), (1, 1, 5, 2, 0, 4, 2)],
+            [(0, 2, 7, 3, 0, 6, 4), (2, 2, 6, 2, 1, 4, 1)],
+        ],
+        5,
+    ),
+    # Runs of 1, 2, 3 s. Round 0 clamps at v0 and lasts 3 s. Round 1 starts at 3 s and lasts 2 s. Round 2 draws client 1
+    # twice: two runs, from v0 and v1.
+    "stale rounds": Case(
+        c.trace(
+            c.stale_rounds(participants=2, max_staleness=3, durations=lasting(1.0, 2.0, 3.0), replacement=True),
+            sets=[[2, 0], [0, 1], [1, 1]],
+            stale=[[0, 3], [1, 0], [2, 1]],
+        ),
+        3, [3, 5, 7], "client run run_id reference staleness started arrived",
+        [
+            [(2, 0, 0, 0, 0, 0, 3), (0, 0, 1, 0, 0, 0, 1)],
+            [(0, 1, 2, 0, 1, 3, 4), (1, 0, 3, 1, 0, 3, 5)],
+            [(1, 1, 4, 0, 2, 5, 7), (1, 2, 5, 1, 1, 5, 7)],
+        ],
+    ),
+    # Quota 1, lag 1. Round 0 picks c0 at 1 s. Round 1: c0 and c1 arrive at 2 s; c0 was picked before, so c1 is picked.
+    # Round 2, from 2 s: c2 and c3 still train on v0, two behind: abandoned; c0 arrives at 3 s. Round 3: c1, c2, c3 go
+    # on from v2; c0 and c1 arrive at 4 s. Round 4: c2 and c3 are abandoned again.
+    "stragglers": Case(
+        c.semi_async(fraction=0.25, lag=1, durations=lasting(1.0, 2.0, 5.0, 20.0)), 4, [1, 2, 3, 4, 5],
+        "kind client run run_id reference staleness arrived",
+        [
+            [("picked", 0, 0, 0, 0, 0, 1)],
+            [("undrafted", 0, 1, 4, 1, 0, 2), ("picked", 1, 0, 1, 0, 1, 2)],
+            [("picked", 0, 2, 5, 2, 0, 3)],
+            [("undrafted", 0, 3, 9, 3, 0, 4), ("picked", 1, 1, 6, 2, 1, 4)],
+            [("picked", 0, 4, 10, 4, 0, 5)],
+        ],
+    ),
+    # Quota 2 of 3: from round 1 on only one client was not picked before, so the round lasts until nobody trains (4 s:
+    # c0 3 s, c1 and c2 4 s; 8 s: c0 5 s, c1 6 s, c2 8 s) and the earliest other, c0, fills up.
+    "quota": Case(
+        c.semi_async(fraction=2 / 3, lag=9, durations=lasting(1.0, 2.0, 4.0)), 3, [2, 4, 8],
+        "kind client reference staleness arrived",
+        [
+            [("picked", 0, 0, 0, 1), ("picked", 1, 0, 0, 2)],
+            [("picked", 0, 1, 0, 3), ("undrafted", 1, 1, 0, 4), ("picked", 2, 0, 1, 4)],
+            [("picked", 0, 2, 0, 5), ("picked", 1, 2, 0, 6), ("undrafted", 2, 2, 0, 8)],
+        ],
+    ),
+    # All four at 1 s, quota 1: c0, then the others compensate: c1 (first of 1, 2, 3), then c0 again.
+    "quota at one instant": Case(
+        c.semi_async(fraction=0.25, lag=1, durations=c.constant(1.0)), 4, [1, 2, 3], "kind",
+        [[("picked" if client == picked else "undrafted",) for client in range(4)] for picked in (0, 1, 0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_schedules_by_hand(name: str) -> None:
+    case = CASES[name]
+    made = c.schedule(case.clock, case.clients, case.local_steps, len(case.times))
+    assert made.time.tolist() == case.times
+    columns = {one: getattr(made, one).tolist() for one in case.columns.split()}
+    if "kind" in columns:
+        columns["kind"] = [[made.kinds[kind].partition(",")[0] for kind in row] for row in columns["kind"]]
+    found = [
+        [tuple(column[t][place] for column in columns.values()) for place in np.flatnonzero(made.mask[t])]
+        for t in range(len(case.times))
     ]
+    assert found == case.rows
 
 
-def test_contacts_by_hand() -> None:
-    # The oracle's case; at the last contact client 0 is there too, 2 s and so four steps of .5 s after the one before.
-    sets = [[2, 0], [1, 2], [0, 1], [2, 0]]
-    steps = interrupting(sets, per_client([0.5, 1.0, 3.0]), num_clients=3, period=2.0, max_steps=5)
-    assert [step.time for step in steps] == [2, 4, 6, 8]
-    fields = ("client", "run", "dispatch", "start_version", "staleness", "start_time", "local_steps")
-    assert [sorted(row) for row in rows(steps, *fields)] == [
-        [(0, 0, 0, 0, 0, 0.0, 4), (2, 0, 2, 0, 0, 0.0, 0)],
-        [(1, 0, 1, 0, 1, 0.0, 4), (2, 1, 4, 1, 0, 2.0, 0)],
-        [(0, 1, 3, 1, 1, 2.0, 5), (1, 1, 5, 2, 0, 4.0, 2)],
-        [(0, 2, 7, 3, 0, 6.0, 4), (2, 2, 6, 2, 1, 4.0, 1)],
-    ]
-
-
-@pytest.fixture(autouse=True)
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package's clocks in the place of the oracle's."""
-    for module, constructors in {
-        free: (free_running, synchronous),
-        lossy: (bernoulli,),
-        contacts: (interrupting,),
-        drawn: (sampled,),
-        quota: (semi_async,),
-        aged: (stale_rounds,),
-    }.items():
-        for constructor in constructors:
-            monkeypatch.setattr(module, constructor.__name__, constructor)
-    yield
-    monkeypatch.undo()
+def test_deprecated_clients_by_hand() -> None:
+    case = CASES["stragglers"]
+    abandoned = c.schedule(case.clock, 4, 1, 5).kind >= RESYNCHRONISED
+    assert [np.flatnonzero(row).tolist() for row in abandoned] == [[], [], [2, 3], [], [2, 3]]

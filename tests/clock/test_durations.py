@@ -37,18 +37,23 @@ CLIENTS, RUNS = 200, 500
 COUNT = CLIENTS * RUNS
 
 
-def draws(duration: Any, steps: int = 1, longest: float = 0.0, seed: int = 0) -> Draw:
-    """The durations [client, run] of CLIENTS × RUNS runs."""
+def prepare(duration: Any, clients: int = CLIENTS, seed: int = 0) -> Any:
     with jax.enable_x64(True):
-        check_options(duration, CLIENTS)
-        duration.check(CLIENTS)
-        prepared = duration.prepare(stream_keys(seed_key(seed), duration), CLIENTS)
+        check_options(duration, clients)
+        duration.check(clients)
+        return duration.prepare(stream_keys(seed_key(seed), duration), clients)
+
+
+def draws(duration: Any, steps: int = 1, longest: float = 0.0) -> Draw:
+    """The durations [client, run] of CLIENTS × RUNS runs."""
+    prepared = prepare(duration)
+    with jax.enable_x64(True):
 
         def one(client: Any, run: Any) -> Draw:
-            return duration.draw(prepared, Run(client, run, jnp.int32(steps), jnp.float64(longest)))
+            return duration.draw(prepared, Run(client, run, jnp.int32(steps), jnp.float64(longest), jnp.float64(0)))
 
         clients, runs = jnp.arange(CLIENTS, dtype=jnp.int32), jnp.arange(RUNS, dtype=jnp.int32)
-        drawn = jax.vmap(lambda client: jax.vmap(lambda run: one(client, run))(runs))(clients)
+        drawn = jax.jit(jax.vmap(lambda client: jax.vmap(lambda run: one(client, run))(runs)))(clients)
         return Draw(*(np.broadcast_to(np.asarray(part, np.float64), (CLIENTS, RUNS)) for part in drawn))
 
 
@@ -201,18 +206,6 @@ def test_a_run_without_a_duration_is_named(name: str) -> None:
     named = r"run 1 of client 1 \(start number \d+\) has (a negative|no duration)"
     with pytest.raises(ValueError, match=named):
         run_clock(TRAINING[made](wrong(value=value)), 2, 1, 6)
-
-
-@pytest.mark.slow
-def test_expected_times_are_of_durations_linear_in_the_local_steps() -> None:
-    class square(clocks.Duration):
-        def draw(self, prepared: Any, run: Any) -> Any:
-            return clocks.worked(jnp.float64(run.local_steps) ** 2)
-
-    assert [times.shape for times in constant(1.0).step_times(3)] == [(3, 4096)] * 2
-    assert [times.shape for times in (constant(1.0) + 2 * constant(0.5, per="step")).step_times(3)] == [(3, 1)] * 2
-    with pytest.raises(ValueError, match="is not latency"):
-        square().step_times(3)
 
 
 def lasted(durations: Any, clients: int, steps: int, seed: int = 0) -> dict[int, set[float]]:

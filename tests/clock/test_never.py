@@ -101,3 +101,12 @@ def test_recorded_cohorts_of_clients_that_are_gone_run_out() -> None:
     clock = clocks.synchronous(cohort=1, deadline=2.0, durations=GONE, sets=[[0], [2], [2]])
     with pytest.raises(ValueError, match="the recorded sets end at 3"):
         run_clock(clock, 4, 1, 2)
+
+
+@pytest.mark.slow
+def test_clients_that_never_come_back_keep_their_tasks() -> None:
+    times = np.tile([[1.0], [np.inf]], (1, 60))
+    made = clocks.routed(tasks=3, durations=clocks.recorded(times), probabilities=np.array([0.9, 0.1]))
+    assert (run_clock(made, 2, 1, 8, seed=1).client == 0).all()
+    with pytest.raises(ValueError, match="all clients that are at work are gone"):
+        run_clock(made, 2, 1, 55, seed=1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from jaxafl.clock import constant, exponential, interrupting, recorded, uniform
+from jaxafl.clock import Duration, constant, exponential, interrupting, recorded, uniform, worked
 from jaxafl.clock import schedule as run_clock
 
 
@@ -13,6 +15,15 @@ def test_constant_times() -> None:
     latency, per_step = (constant(0.5) + constant(np.asarray([1.0, 2.0, 3.0]), per="step")).step_times(3)
     np.testing.assert_allclose(latency, np.full((3, 1), 0.5))
     np.testing.assert_allclose(per_step, [[1], [2], [3]])
+
+
+def test_times_that_are_not_linear_in_the_local_steps_are_refused() -> None:
+    class square(Duration):
+        def draw(self, prepared: Any, run: Any) -> Any:
+            return worked(run.local_steps**2.0)
+
+    with pytest.raises(ValueError, match="is not latency"):
+        square().step_times(3)
 
 
 def test_one_distribution_is_cut_into_equal_parts() -> None:

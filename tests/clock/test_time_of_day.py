@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.clock import Draw, Duration, Run, constant, mac_network, suspension, uniform, worked
+from jaxafl.clock import Draw, Duration, Run, constant, suspension, worked
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.runs import reads
 from jaxafl.options import UserError
 
 HOUR, DAY = 3600.0, 86400.0
@@ -24,35 +23,10 @@ class by_day(Duration):
         return worked(jnp.where(run.now % DAY < 12 * HOUR, 1.0, 2.0))
 
 
-class until_morning(Duration):
-    waits = True
-
-    def draw(self, prepared: Any, run: Run) -> Draw:
-        return Draw(jnp.float64(1), jnp.where(run.now % DAY < 12 * HOUR, 0.0, DAY - run.now % DAY))
-
-
-def test_what_a_duration_reads_is_seen() -> None:
-    assert "now" in reads(by_day(), 3) and "now" in reads(until_morning(), 3)
-    assert reads(uniform(1, 2, per="step"), 3) & {"now", "longest", "local_steps"} == {"local_steps"}
-    assert "longest" in reads(uniform(1, 2) + suspension(0.1), 3)
-
-
 def test_a_factor_may_depend_on_the_time_of_day() -> None:
     clock = afl.clock.synchronous(durations=constant(HOUR) * by_day())
     time = run_clock(clock, 2, 1, 20).time
     np.testing.assert_array_equal(np.unique(np.diff(time)), [HOUR, 2 * HOUR])
-
-
-def test_scaling_a_wait_raises() -> None:
-    with pytest.raises(ValueError, match="waits depend on the time at which a run starts"):
-        run_clock(afl.clock.synchronous(durations=2 * (until_morning() + 1)), 2, 1, 2)
-    with pytest.raises(ValueError, match="interrupting needs durations that are a latency plus a time per local step"):
-        run_clock(afl.clock.interrupting(period=1.0, contacted=1, durations=until_morning()), 2, 1, 2)
-
-
-def test_freezing_all_clients_with_durations_by_time_of_day_raises() -> None:
-    with pytest.raises(ValueError, match=r"give mac_network.freeze=False."):
-        run_clock(afl.clock.synchronous(durations=by_day() + mac_network(17.0, 2.2)), 2, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -58,15 +58,6 @@ def test_augmentation_sees_raw_training_samples_and_a_key_and_spares_the_test_se
     np.testing.assert_array_equal(augmented.preprocess(augmented.x_test), plain.preprocess(plain.x_test))
 
 
-def test_inputs_may_be_a_pytree():
-    x = {"tokens": np.arange(12, dtype=np.int32).reshape(6, 2), "mask": np.ones((6, 2), bool)}
-    dataset = data.Dataset("text", x, np.zeros(6, int), x, np.zeros(6, int), 2, data.as_is())
-    federated = dataset.partition(data.iid(2))
-    batch, _ = jax.jit(federated.fetch)(federated.arrays, 1, jnp.array([0, 2]), jax.random.key(0))
-    np.testing.assert_array_equal(batch["tokens"], x["tokens"][federated.arrays["index"][[3, 5]]])
-    assert federated.example[0]["mask"].shape == (1, 2)
-
-
 def test_normalisation_per_channel_acts_on_the_last_axis():
     x = np.full((2, 3, 3, 3), 51, np.uint8)
     out = data.normalise(255.0, (0.0, 0.1, 0.2), (1.0, 0.5, 0.1)).transform(x)
@@ -86,11 +77,3 @@ def test_normalisation_per_channel_acts_on_the_last_axis():
 def test_invalid_normalisations(options, error, option):
     with pytest.raises(error, match=option):
         data.normalise(**options)
-
-
-def test_representations_are_short_and_hold_no_arrays():
-    dataset = images()
-    federated = dataset.partition(data.dirichlet(0.7, 4, min_size=1), seed=11)
-    for one in (dataset, federated, federated.statistics()):
-        assert len(repr(one)) < 2000 and "array" not in repr(one) and one._repr_html_().startswith("<table>")
-    assert "clients=4, samples=40" in repr(federated) and "partition_alpha=0.7" in repr(federated)

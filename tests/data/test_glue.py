@@ -143,11 +143,7 @@ def test_damaged_files_are_named(vocabulary, tmp_path, header, rows):
         glue_sst2(vocabulary, data_dir=tmp_path)
 
 
-def test_missing_files_and_tokenizers_are_named_with_the_places(vocabulary, tmp_path):
-    with pytest.raises(FileNotFoundError) as raised:
-        glue_mrpc(vocabulary, data_dir=tmp_path)
-    for text in ("'glue_mrpc'", f"{tmp_path / 'glue' / 'MRPC'} (does not exist)", "prepare_tfds('glue/mrpc'"):
-        assert text in str(raised.value)
+def test_missing_files_and_tokenizers_are_named(vocabulary, tmp_path):
     write(tmp_path / "glue" / "RTE_train.tsv.gz", "index\tsentence1\tsentence2\tlabel")
     with pytest.raises(FileNotFoundError, match=r"holds only part of glue_rte: RTE_dev\.tsv"):
         glue_rte(vocabulary, data_dir=tmp_path)

@@ -119,16 +119,6 @@ def test_gzip_and_text_that_are_damaged_are_named(tmp_path):
         read_content(tmp_path / "none.gz")
 
 
-@pytest.mark.parametrize("load", [data.mnist, data.fashion_mnist, data.cifar10, data.cifar100])
-def test_a_missing_dataset_lists_places_and_ways(load, tmp_path, monkeypatch):
-    monkeypatch.setenv("JAXAFL_DATA_DIR", str(tmp_path / "nowhere"))
-    with pytest.raises(FileNotFoundError) as raised:
-        load()
-    place = f"{tmp_path / 'nowhere' / load.__name__} (does not exist)"
-    for text in (repr(load.__name__), place, "JAXAFL_DATA_DIR", f"prepare_tfds('{load.__name__}'"):
-        assert text in str(raised.value)
-
-
 def test_a_dataset_in_parts_names_the_absent_files(tmp_path):
     (tmp_path / FILES[0]).write_bytes(b"")
     (tmp_path / f"{FILES[2]}.gz").write_bytes(b"")

@@ -136,18 +136,3 @@ def test_missing_halves_and_samples_of_several_shapes_raise(tmp_path):
     write(tmp_path / "test" / "a.json", {})
     with pytest.raises(ValueError, match="no sample in the 1 json files"):
         afl.data.from_leaf(tmp_path)
-
-
-@pytest.mark.data
-def test_the_real_files_of_fedprox(data_dir, tmp_path):
-    content = json.loads(gzip.decompress((data_dir / "synthetic_1_1" / "mytest.json.gz").read_bytes()))
-    for half in ("train", "test"):
-        (tmp_path / half).mkdir()
-        (tmp_path / half / "a.json").write_text(json.dumps(content))
-    data = afl.data.from_leaf(tmp_path)
-    users = sorted(content["users"])
-    assert (
-        data.counts.tolist() == [len(content["user_data"][user]["y"]) for user in users] and data.counts.sum() == 1084
-    )
-    expected = np.concatenate([np.array(content["user_data"][user]["x"]) for user in users])
-    np.testing.assert_array_equal(data.x_test, expected.astype(np.float32))

@@ -40,28 +40,32 @@ def assert_each_sample_once(parts: Any, samples: int) -> None:
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(samples))
 
 
-def assert_equal_parts(parts: Any, clients: int, samples: int) -> None:
-    assert len(parts) == clients and max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert_each_sample_once(parts, samples)
-
-
 @QUICK
-@given(labels=LABELS, clients=st.integers(1, 20), alpha=st.floats(1e-3, 100), seed=SEEDS)
-def test_dirichlet_gives_every_sample_to_exactly_one_client(labels, clients, alpha, seed):
-    parts = split(data.dirichlet(alpha, clients), labels, seed)
-    assert len(parts) == clients
-    assert_each_sample_once(parts, len(labels))
-
-
-@QUICK
-@given(labels=LABELS, clients=st.integers(1, 20), alpha=st.floats(1e-6, 1e4), seed=SEEDS)
-def test_iid_and_dirichlet_equal_deal_every_sample_once_in_equal_parts(labels, clients, alpha, seed):
-    for partition in (data.iid(clients), data.dirichlet_equal(alpha, clients)):
-        if clients > len(labels):
-            with pytest.raises(UserError, match="too few"):
+@given(
+    labels=LABELS,
+    clients=st.integers(1, 20),
+    alpha=st.floats(1e-3, 1e4),
+    sigma=st.floats(0, 50),
+    least=st.integers(1, 4),
+    seed=SEEDS,
+)
+def test_every_sample_goes_to_exactly_one_client(labels, clients, alpha, sigma, least, seed):
+    dealt = split(data.dirichlet(alpha, clients), labels, seed)
+    assert len(dealt) == clients
+    assert_each_sample_once(dealt, len(labels))
+    for partition, needed in (
+        (data.iid(clients), 1),
+        (data.dirichlet_equal(alpha, clients), 1),
+        (data.lognormal_sizes(clients, sigma, least), least),
+    ):
+        if clients * needed > len(labels):
+            with pytest.raises(UserError, match=f"{partition.name}.*"):
                 split(partition, labels, seed)
-        else:
-            assert_equal_parts(split(partition, labels, seed), clients, len(labels))
+            continue
+        parts = split(partition, labels, seed)
+        assert len(parts) == clients and min(map(len, parts)) >= needed
+        assert_each_sample_once(parts, len(labels))
+        assert partition.name == "lognormal_sizes" or max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 @QUICK
@@ -116,25 +120,6 @@ def test_sizes_are_met_exactly_and_no_sample_is_used_twice(wanted, unused, alpha
         assert [len(rows) for rows in parts] == wanted
         assert len(np.unique(np.concatenate(parts))) == sum(wanted)
     assert ((histogram(parts, by_class) > 0).sum(1) == classes).all()
-
-
-@QUICK
-@given(
-    samples=st.integers(1, 300),
-    clients=st.integers(1, 20),
-    sigma=st.floats(0, 50),
-    min_size=st.integers(1, 4),
-    seed=SEEDS,
-)
-def test_lognormal_sizes_deal_every_sample_once(samples, clients, sigma, min_size, seed):
-    partition = data.lognormal_sizes(clients, sigma, min_size)
-    if clients * min_size > samples:
-        with pytest.raises(UserError, match="lognormal_sizes"):
-            split(partition, np.zeros(samples), seed)
-        return
-    parts = split(partition, np.zeros(samples), seed)
-    assert len(parts) == clients and min(map(len, parts)) >= min_size
-    assert_each_sample_once(parts, samples)
 
 
 @QUICK
@@ -194,15 +179,6 @@ def test_dirichlet_min_size_draws_again_until_it_is_reached():
     for clients, alpha, least in ((20, 0.01, 4), (20, 1.0, 6)):
         with pytest.raises(UserError, match=r"dirichlet: .*20 clients"):
             split(data.dirichlet(alpha, clients, min_size=least), balanced(2, 50))
-
-
-def test_mixes_have_the_moments_of_the_distribution():
-    """An entry of Dir(alpha · p) has mean p_c and variance p_c (1 - p_c) / (alpha + 1)."""
-    counts, alpha = np.array([700, 200, 100]), 3.0
-    mixes = base.dirichlet_mixes(alpha, counts, 20_000, np.random.default_rng(0))
-    prior = counts / counts.sum()
-    np.testing.assert_allclose(mixes.mean(0), prior, atol=0.01)
-    np.testing.assert_allclose(mixes.var(0), prior * (1 - prior) / (alpha + 1), rtol=0.05)
 
 
 @pytest.mark.parametrize("alpha", [0.3, 2.0, 50.0])
@@ -288,11 +264,6 @@ def test_descriptions_say_partition_options_and_seed_in_json():
         "partition_classes": 2,
         "partition_seed": 11,
     }
-    assert data.sizes([7, 9], alpha=1).description["partition_alpha"] == 1.0
-    assert data.sizes(range(1, 301)).description["partition_sizes"] == "300 sizes from 1 to 300"
-    assert data.iid_shared(2).description == {
-        "partition": "iid_shared", "partition_clients": 2, "partition_samples": "all"
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

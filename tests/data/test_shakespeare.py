@@ -153,15 +153,6 @@ def test_roles_are_preferred_and_either_source_can_be_asked_for(roles):
     assert shakespeare(data_dir=folder, source="leaf").counts.tolist() == [10]
 
 
-def test_a_missing_dataset_is_one_clear_error(tmp_path):
-    for source in ("auto", "roles", "leaf"):
-        with pytest.raises(FileNotFoundError) as raised:
-            shakespeare(data_dir=tmp_path, source=source)
-        message = str(raised.value)
-        assert "'shakespeare" in message and str(tmp_path / "shakespeare") in message
-        assert "roles.jsonl" in message and "preprocess.sh" in message
-
-
 @pytest.mark.parametrize(
     "line",
     [

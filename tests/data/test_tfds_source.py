@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import importlib.util
 import pathlib
 import subprocess
@@ -63,33 +62,10 @@ def run(code: str, *arguments: object) -> str:
     return finished.stdout
 
 
-def samples(x: np.ndarray, y: np.ndarray) -> collections.Counter[bytes]:
-    """Every (image, label) with how often it occurs, whatever the order."""
-    return collections.Counter(image.tobytes() + bytes([label]) for image, label in zip(x, y, strict=True))
-
-
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is not None, reason="TensorFlow is installed")
 def test_preparing_without_tensorflow_names_the_extra(tmp_path):
     with pytest.raises(ImportError, match=r'pip install "jaxafl\[tfds\]"'):
         data.prepare_tfds("fashion_mnist", tmp_path)
-
-
-@pytest.mark.data
-@pytest.mark.tfds
-def test_fashion_mnist_prepared_by_tfds_equals_the_idx_files_bit_by_bit(data_dir, tmp_path):
-    pytest.importorskip("tensorflow", reason="TensorFlow is not installed (the tfds extra)")
-    manual_dir = data_dir / "fashion_mnist"
-    code = "import sys, jaxafl.data as data; print(data.prepare_tfds('fashion_mnist', sys.argv[1], sys.argv[2]))"
-    prepared = pathlib.Path(run(code, tmp_path, manual_dir).splitlines()[-1])
-    assert prepared.parent == tmp_path / "fashion_mnist"
-    assert list(prepared.glob("*.array_record*"))
-
-    source = run(READ_WITHOUT_TENSORFLOW, tmp_path, tmp_path / "read.npz", "fashion_mnist")
-    assert source.strip() == f"tfds {prepared.name}"
-    expected = data.fashion_mnist(data_dir)
-    with np.load(tmp_path / "read.npz") as read:
-        assert samples(read["x"], read["y"]) == samples(expected.x, expected.y)
-        assert samples(read["x_test"], read["y_test"]) == samples(expected.x_test, expected.y_test)
 
 
 @pytest.mark.tfds

@@ -208,18 +208,6 @@ class Several(nn.Module):
         return nn.Dense(CLASSES)(nn.remat(Block)()(Block()(x)))
 
 
-class InSetup(nn.Module):
-    deterministic: bool = True
-
-    def setup(self) -> None:
-        self.layers = [nn.Dense(8), nn.Dropout(0.5, deterministic=self.deterministic), nn.Dense(CLASSES)]
-
-    def __call__(self, x: Any) -> Any:
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 class Own(nn.Module):
     """Nothing that is known says which mode it is in."""
 
@@ -235,17 +223,6 @@ class Hard(nn.Module):
     def __call__(self, x: Any, train: bool = True) -> Any:
         x = nn.BatchNorm(use_running_average=True, momentum=0.5)(nn.Dense(8)(x))
         return nn.Dense(CLASSES)(nn.Dropout(0.5, deterministic=True)(x))
-
-
-class Unasked(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any) -> Any:
-        class Inner(nn.Module):
-            @nn.compact
-            def __call__(self, x: Any, train: bool = False) -> Any:
-                return body(self, x, train)
-
-        return Inner(name="inner")(x)
 
 
 class Streams(nn.Module):
@@ -269,13 +246,10 @@ BOTH = {"deterministic": False, "use_running_average": False}, {"deterministic":
     [
         (SEQUENCE, ({}, {}), True),
         pytest.param(Several(), ({}, {}), False, marks=pytest.mark.slow),
-        pytest.param(InSetup(), ({}, {}), False, marks=pytest.mark.slow),
         (Streams(), ({}, {}), False),
         (Own(), ({"phase": "learn"}, {"phase": "test"}), True),
         (Hard(), BOTH, True),
         (Hard(), PATTERNS, True),
-        pytest.param(Unasked(), ({"train": True}, {"train": False}), True, marks=pytest.mark.slow),
-        (Unasked(), ({"inner/train": True}, {}), True),
     ],
 )
 def test_submodules_get_their_flags_by_name_or_from_the_user(module: nn.Module, told: Any, statistics: bool) -> None:
@@ -327,28 +301,18 @@ class NnxStreams(nnx.Module):
         return self.dropout(self.layer(x), rngs=rngs)
 
 
-class NnxCopies(nnx.Module):
-    def __init__(self, rngs: Any) -> None:
-        made = nnx.split_rngs(splits=2)(nnx.vmap(lambda rngs: nnx.Dropout(0.5, rngs=rngs), in_axes=0))
-        self.layers, self.last = made(rngs), nnx.Linear(FEATURES, CLASSES, rngs=rngs)
-
-    def __call__(self, x: Any) -> Any:
-        scan = nnx.scan(lambda x, layer: layer(x), in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
-        return self.last(scan(x, self.layers))
-
-
 def nnx_sequence(rngs: Any) -> Any:
     layers = nnx.BatchNorm(FEATURES, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
     return nnx.Sequential(*layers, nnx.Linear(FEATURES, CLASSES, rngs=rngs))
 
 
-NNX = [NnxNet, NnxDeterministic, NnxAttribute, NnxOwn, NnxStreams, NnxCopies, nnx_sequence]
+NNX = [NnxNet, NnxDeterministic, NnxAttribute, NnxOwn, NnxStreams, nnx_sequence]
 
 
 @pytest.mark.parametrize("module", slow_but(NNX, NnxDeterministic, NnxOwn))
 def test_flags_of_nnx_modules_are_known_by_their_names_or_given(module: Any) -> None:
     told = {"training": {"phase": "learn"}, "evaluation": {"phase": "test"}} if module is NnxOwn else {}
-    check_modes(from_nnx(module, **told), module not in (NnxStreams, NnxCopies))
+    check_modes(from_nnx(module, **told), module is not NnxStreams)
 
 
 @pytest.mark.slow

@@ -115,16 +115,3 @@ def test_under_vmap_over_clients_the_base_is_one_copy_in_shared_products(folder)
             products += 1
             assert equation.params["dimension_numbers"][1] == ((), ())
     assert products >= 2 * 6 + 1  # forward alone: six a layer and the pooler
-
-
-@pytest.mark.slow
-def test_padding_influences_nothing(folder):
-    model, x = made(folder), tokens()
-    params = started(model, batch_of(x))
-    expected = losses(model, params, batch_of(x))
-    scribbled = x | {"input_ids": x["input_ids"] + 13 * (1 - x["attention_mask"])}
-    wider = {name: np.pad(leaf, ((0, 0), (0, 4))) for name, leaf in x.items()}
-    for other in (scribbled, wider):
-        np.testing.assert_allclose(losses(model, params, batch_of(other)), expected, rtol=1e-5)
-    nothing = batch_of(x | {"attention_mask": 0 * x["attention_mask"]})
-    assert np.isfinite(losses(model, params, nothing)).all()

@@ -1,4 +1,4 @@
-"""The LSTM and `char_lstm` against a slow NumPy loop, PyTorch and finite differences."""
+"""`char_lstm` and its gradients against loops over time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxafl.models import Batch
-from jaxafl.models.networks.recurrent import LSTM, char_lstm
+from jaxafl.models.networks.recurrent import char_lstm
 
 KEY = jax.random.key(0)
 SMALL = {"num_classes": 11, "embedding": 4, "hidden": 6, "layers": 2}
@@ -39,78 +39,29 @@ def mean_loss(params, model, batch):
 gradient_and_losses = jax.jit(jax.grad(mean_loss, has_aux=True), static_argnums=1)
 
 
-def test_the_layer_is_its_formula():
-    """A loop over time in float64 NumPy."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(7, 3, 5))
-    layer = LSTM(4)
-    variables = layer.init(KEY, jnp.asarray(x, jnp.float32))
-    kernel, bias = (np.asarray(variables["params"][name], np.float64) for name in ("kernel", "bias"))
-    h = c = np.zeros((3, 4))
-    expected = []
-    for inputs in x:
-        i, f, g, o = np.split(np.concatenate([inputs, h], 1) @ kernel + bias, 4, axis=1)
-        c = c / (1 + np.exp(-f)) + np.tanh(g) / (1 + np.exp(-i))
-        h = np.tanh(c) / (1 + np.exp(-o))
-        expected.append(h)
-    actual = jax.jit(layer.apply)(variables, jnp.asarray(x, jnp.float32))
-    np.testing.assert_allclose(actual, np.stack(expected), rtol=1e-5, atol=1e-6)
+def losses_by_loops(params, batch):
+    """The network's formula, over one time after another."""
+    x = params["Embed_0"]["embedding"][batch.x]
+    for layer in ("LSTM_0", "LSTM_1"):
+        kernel, bias = params[layer]["kernel"], params[layer]["bias"]
+        h = c = jnp.zeros((len(x), len(bias) // 4))
+        outputs = []
+        for inputs in jnp.moveaxis(x, 1, 0):
+            i, f, g, o = jnp.split(jnp.concatenate([inputs, h], 1) @ kernel + bias, 4, axis=1)
+            c = c / (1 + jnp.exp(-f)) + jnp.tanh(g) / (1 + jnp.exp(-i))
+            h = jnp.tanh(c) / (1 + jnp.exp(-o))
+            outputs.append(h)
+        x = jnp.stack(outputs, 1)
+    scores = jnp.exp(x[:, -1] @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"])
+    return -jnp.log(scores[jnp.arange(len(x)), batch.y] / scores.sum(1))
 
 
-def torch_network(torch, params, classes, embedding, hidden, layers):
-    """Embedding, LSTM and dense layer of PyTorch with the weights of a Linen network."""
-    network = torch.nn.ModuleDict(
-        {
-            "embedding": torch.nn.Embedding(classes, embedding),
-            "lstm": torch.nn.LSTM(embedding, hidden, layers, batch_first=True),
-            "dense": torch.nn.Linear(hidden, classes),
-        }
-    )
-
-    def put(target, values):
-        target.copy_(torch.tensor(np.ascontiguousarray(values)))
-
-    with torch.no_grad():
-        put(network["embedding"].weight, params["Embed_0"]["embedding"])
-        for layer in range(layers):
-            kernel, width = np.asarray(params[f"LSTM_{layer}"]["kernel"]), hidden if layer else embedding
-            put(getattr(network["lstm"], f"weight_ih_l{layer}"), kernel[:width].T)
-            put(getattr(network["lstm"], f"weight_hh_l{layer}"), kernel[width:].T)
-            put(getattr(network["lstm"], f"bias_ih_l{layer}"), params[f"LSTM_{layer}"]["bias"])
-            getattr(network["lstm"], f"bias_hh_l{layer}").zero_()
-        put(network["dense"].weight, np.asarray(params["Dense_0"]["kernel"]).T)
-        put(network["dense"].bias, params["Dense_0"]["bias"])
-    return network
-
-
-@pytest.mark.slow
-@pytest.mark.extras
-@pytest.mark.parametrize(
-    ("options", "size", "length"),
-    [(SMALL, 5, 9), ({"num_classes": 80, "embedding": 8, "hidden": 256, "layers": 2}, 4, 80)],
-)
-def test_losses_and_all_gradients_are_those_of_pytorch(options, size, length):
-    torch = pytest.importorskip("torch")
-    model, params = made(**options)
-    batch = batch_of(size, length, options["num_classes"])
-    network = torch_network(torch, params, *options.values())
-    embedded = network["embedding"](torch.tensor(np.asarray(batch.x), dtype=torch.long))
-    logits = network["dense"](network["lstm"](embedded)[0][:, -1])
-    labels = torch.tensor(np.asarray(batch.y), dtype=torch.long)
-    expected = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-    expected.mean().backward()
-    gradient, actual = gradient_and_losses(params, model, batch)
-    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
-    close(actual, expected.detach().numpy())
-    tight = functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6)
-    tight(gradient["Embed_0"]["embedding"], network["embedding"].weight.grad)
-    for layer in range(options["layers"]):
-        lstm, own = network["lstm"], gradient[f"LSTM_{layer}"]
-        kernel = [getattr(lstm, f"weight_{part}_l{layer}").grad.numpy().T for part in ("ih", "hh")]
-        tight(own["kernel"], np.concatenate(kernel))
-        tight(own["bias"], getattr(lstm, f"bias_ih_l{layer}").grad)
-    tight(gradient["Dense_0"]["kernel"], network["dense"].weight.grad.numpy().T)
-    tight(gradient["Dense_0"]["bias"], network["dense"].bias.grad)
+def test_losses_and_all_gradients_are_those_of_the_formula():
+    (model, params), batch = made(), batch_of()
+    gradient, losses = gradient_and_losses(params, model, batch)
+    np.testing.assert_allclose(losses, losses_by_loops(params, batch), rtol=1e-5)
+    expected = jax.grad(lambda params: losses_by_loops(params, batch).mean())(params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6), gradient, expected)
 
 
 def test_parameters_and_how_they_start():

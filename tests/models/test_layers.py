@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
-from hypothesis import given
-from hypothesis import strategies as st
 from jax import lax
 
 from jaxafl.models import convolution
@@ -146,16 +144,6 @@ def test_second_derivatives_and_lanes_of_convolutions_by_tiles(axes, monkeypatch
     assert convolution._tiles_are_faster(x[0], kernel[0], 8, 6)
     for actual, sums in zip(jax.vmap(curvature, axes)(*given), expected, strict=True):
         assert_close(actual, sums, 1e-5)
-
-
-@given(st.integers(2, 4), st.integers(2, 4), st.permutations([0, 1, -1, 1 / 2, -2, 2, -1 / 2, 3]))
-def test_filters_of_few_products(rows, kernel, points):
-    of_image, of_kernel, of_products = convolution._cook_toom(rows, kernel, points[: rows + kernel - 2])
-    assert len(of_image) == len(of_kernel) == of_products.shape[1] == rows + kernel - 1
-    rng = np.random.default_rng(rows)
-    image, weights = rng.normal(size=rows + kernel - 1), rng.normal(size=kernel)
-    found = of_products @ ((of_kernel @ weights) * (of_image @ image))
-    np.testing.assert_allclose(found, np.correlate(image, weights, "valid"), rtol=1e-9, atol=1e-9)
 
 
 def kept_for_the_backward_pass(image, features, strides=(1, 1), size=5):

@@ -75,18 +75,16 @@ def sizes(arrivals: Sequence[Update], weights: str) -> list[float]:
     return [u.multiplicity * (getattr(u, name) if name else 1) for u in arrivals]
 
 
-class MeanDelta:
-    """x += η (1/n) Σ Δ_i, with multiplicity: DeFedAvg, both algorithms; AsySG with Δ_i = -∇f_i (Lian et al. 2015)."""
-
-    def __init__(self, *, eta: float = 1.0) -> None:
-        self.eta, self.info = eta, StepInfo(eta=eta)
-
-    def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
-        return x + self.eta * mean_delta(arrivals) if arrivals else x
+def always(staleness: int) -> float:
+    """No discount."""
+    return 1.0
 
 
 class FedAvg:
-    """x += η Σ w_i Δ_i, w_i = n_i / Σ n or 1/n over the cohort. McMahan et al. 2017, Algorithm 1 (η = 1)."""
+    """x += η Σ w_i Δ_i, w_i = n_i / Σ n or 1/n over the cohort. McMahan et al. 2017, Algorithm 1 (η = 1).
+
+    With equal weights DeFedAvg, both algorithms; AsySG with Δ_i = -∇f_i (Lian et al. 2015).
+    """
 
     def __init__(self, *, weights: str = "samples", eta: float = 1.0) -> None:
         self.weights, self.eta, self.info = weights, eta, StepInfo(eta=eta)
@@ -112,26 +110,12 @@ class FedNova:
 class FedAsync:
     """x <- (1 - α_t) x + α_t x_i^K with α_t = α s(τ); with mix="delta" x += α_t Δ_i.
 
-    s(τ) is 1, (1 + τ)^-a ("polynomial"), 1 if τ <= b else 1 / (a (τ - b) + 1) ("hinge"), or a function. A arrivals in
-    one step are applied one by one, each making a version: the j-th (from 0) has staleness A τ + j.
+    A arrivals in one step are applied one by one, each making a version: the j-th (from 0) has staleness A τ + j.
     Xie et al. 2019, Algorithm 1 and section 5.2; AsyncFedED, eqs. (40) and (41).
     """
 
-    def __init__(
-        self,
-        *,
-        alpha: float,
-        weighting: str | Discount = "constant",
-        a: float = 0.5,
-        b: float = 4.0,
-        mix: str = "model",
-    ) -> None:
-        rules: dict[str, Discount] = {
-            "constant": lambda tau: 1.0,
-            "polynomial": lambda tau: float((1 + tau) ** -a),
-            "hinge": lambda tau: 1 / (a * (tau - b) + 1) if tau > b else 1.0,
-        }
-        self.discount = rules[weighting] if isinstance(weighting, str) else weighting
+    def __init__(self, *, alpha: float, discount: Discount = always, mix: str = "model") -> None:
+        self.discount = discount
         self.alpha, self.mix, self.info = alpha, mix, StepInfo()
 
     def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
@@ -177,17 +161,14 @@ class AsyncFedED:
 
 
 class FedBuff:
-    """D = Σ s(τ_i) w_i Δ_i with Σ w_i = 1 (reduce="sum": M); m = β m + D; x += η m. Nguyen et al. 2022, Algorithm 1.
-
-    s(τ) is 1, 1 / √(1 + τ) ("sqrt") or a function.
-    """
+    """D = Σ s(τ_i) w_i Δ_i with Σ w_i = 1 (reduce="sum": M); m = β m + D; x += η m. Nguyen et al. 2022, Algorithm 1."""
 
     def __init__(
-        self, *, eta: float = 1.0, scaling: str | Discount | None = None, momentum: float = 0.0, reduce: str = "mean",
+        self, *, eta: float = 1.0, discount: Discount = always, momentum: float = 0.0, reduce: str = "mean",
         weights: str = "uniform",
     ) -> None:  # fmt: skip
         self.eta, self.momentum, self.reduce, self.weights = eta, momentum, reduce, weights
-        self.discount = scaling if callable(scaling) else lambda tau: 1.0 if scaling is None else (1 + tau) ** -0.5
+        self.discount = discount
         self.m: Array | None = None
         self.info = StepInfo(eta=eta)
 

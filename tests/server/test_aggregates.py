@@ -20,7 +20,6 @@ import jaxafl as afl
 from jaxafl import aggregate
 from jaxafl.server.aggregate.robust import krum_scores
 from jaxafl.server.contract import Arrivals, Outcome
-from jaxafl.server.fedopt import OptaxServer
 from tests.oracle import aggregate as oracle
 from tests.problems import observe_w, quadratic
 
@@ -362,10 +361,3 @@ for aggregate, attack in (
 @pytest.mark.slow
 def test_devices_that_share_a_run_change_nothing() -> None:
     subprocess.run([sys.executable, "-c", ON_TWO_DEVICES], check=True, timeout=300)
-
-
-def test_every_optax_server_takes_one() -> None:
-    every = [getattr(afl.server, name) for name in afl.server.__all__]
-    takers = [one for one in every if isinstance(one, type) and issubclass(one, OptaxServer)]
-    assert {"fedavg", "fedbuff", "fedopt", "fadas", "fednova", "malenia"} <= {one.name for one in takers}
-    assert all("aggregate" in {field.name for field in dataclasses.fields(one)} for one in takers)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -17,20 +15,13 @@ import xarray as xr
 import jaxafl as afl
 from jaxafl import clock, server
 from jaxafl.clock import trace
-from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
-from tests.oracle import clock as oracle_clock
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
-from tests.oracle.clock import ServerStep
-from tests.oracle.clock_bernoulli import bernoulli
-from tests.oracle.clock_interrupting import interrupting
-from tests.oracle.clock_sampled import sampled
-from tests.oracle.clock_semi_async import semi_async
-from tests.oracle.clock_stale_rounds import stale_rounds
+from tests.oracle.clock import ServerStep, steps_of
 from tests.oracle.simulate import Simulation as Expected
 from tests.oracle.simulate import simulate_quafl, simulate_safa
-from tests.problems import GD, ORACLE_GD, START, assert_same, drawn, quadratic, record, reference, simulate
-from tests.problems_protocols import assert_versions, durations, in_client_order, lookup, sets_without_repeats
+from tests.problems import GD, ORACLE_GD, START, assert_same, quadratic, record, reference, simulate
+from tests.problems_protocols import assert_versions, durations, in_client_order, sets_without_repeats
 
 CLIENTS, STEPS = 6, 16
 SAMPLES = [client.num_samples for client in quadratic().clients]
@@ -56,6 +47,11 @@ def free(concurrency: int = 4, buffer: int = 1, *, in_order: bool = False, **opt
     return made
 
 
+def replay(protocol: Any, local_steps: Any = None, **recordings: Any) -> Schedule:
+    made = trace(protocol, **recordings)
+    return made, steps_of(made, CLIENTS, STEPS, local_steps)
+
+
 def sets_of(rng: np.random.Generator, replacement: bool) -> np.ndarray:
     sets = rng.integers(0, CLIENTS, (STEPS, 3)) if replacement else sets_without_repeats(rng, STEPS, 3, CLIENTS)
     if replacement:
@@ -63,18 +59,13 @@ def sets_of(rng: np.random.Generator, replacement: bool) -> np.ndarray:
     return sets
 
 
-def rounds(replacement: bool = False, given: Sequence[int] = ()) -> Any:
-    """Cohorts of three, with a number of local steps for each client if it is given."""
+def rounds(replacement: bool = False, local_steps: Any = None) -> Any:
+    """Cohorts of three."""
 
     def made(seed: int, kind: str) -> Schedule:
         rng = np.random.default_rng(seed)
         sets, times = sets_of(rng, replacement), durations(rng, CLIENTS, STEPS, kind)
-        steps = oracle_clock.synchronous(sets.tolist(), lookup(times))
-        if given:
-            every = [[dataclasses.replace(a, local_steps=given[a.client]) for a in step.arrivals] for step in steps]
-            steps = [ServerStep(s.step, s.time, tuple(one)) for s, one in zip(steps, every, strict=True)]
-        protocol = clock.synchronous(cohort=3, replacement=replacement)
-        return trace(protocol, sets=sets, durations=times), steps
+        return replay(clock.synchronous(cohort=3, replacement=replacement), local_steps, sets=sets, durations=times)
 
     return made
 
@@ -87,8 +78,8 @@ def stale(replacement: bool = False) -> Any:
         protocol = clock.stale_rounds(
             participants=3, max_staleness=4, durations=clock.constant(0), replacement=replacement
         )
-        steps = stale_rounds(sets.tolist(), ages.tolist(), lookup(times), num_clients=CLIENTS)
-        return trace(protocol, sets=sets, stale=ages, durations=times), in_client_order(steps)
+        recorded, steps = replay(protocol, sets=sets, stale=ages, durations=times)
+        return recorded, in_client_order(steps)
 
     return made
 
@@ -98,8 +89,7 @@ def send_buffers(receive: Any, send: Any) -> Any:
         rng = np.random.default_rng(seed)
         sets, times = sets_of(rng, True), durations(rng, CLIENTS, 500, kind)
         protocol = clock.sampled(drawn=3, durations=clock.constant(0), receive_buffer=receive, send_buffer=send)
-        steps = sampled(sets.tolist(), lookup(times), num_clients=CLIENTS, receive_buffer=receive, send_buffer=send)
-        return trace(protocol, sets=sets, durations=times), steps
+        return replay(protocol, sets=sets, durations=times)
 
     return made
 
@@ -110,18 +100,7 @@ def ticks(seed: int, kind: str) -> Schedule:
     uploads, downloads = rng.random((STEPS, CLIENTS)) < 0.35, rng.random((STEPS, CLIENTS)) < 0.6
     uploads[:, 4:] = uploads[[0, 7, 8]] = False
     uploads[-1, 4] = True
-    steps = bernoulli(uploads.tolist(), downloads.tolist())
-    return trace(clock.bernoulli(0.5), uploads=uploads, downloads=downloads), steps
-
-
-def lagging(fraction: float, lag: int) -> Any:
-    def made(seed: int, kind: str) -> Schedule:
-        times = durations(np.random.default_rng(seed), CLIENTS, STEPS + 1, kind)
-        steps = semi_async(num_clients=CLIENTS, fraction=fraction, lag=lag, duration=lookup(times), rounds=STEPS)
-        protocol = clock.semi_async(fraction=fraction, lag=lag, durations=clock.constant(0))
-        return trace(protocol, durations=times), steps
-
-    return made
+    return replay(clock.bernoulli(0.5), uploads=uploads, downloads=downloads)
 
 
 class Case(NamedTuple):
@@ -150,6 +129,14 @@ def fadas(correction: Any, scaling: Any) -> Case:
     return pair(free(4, 2), server.fadas(0.6, **options), lambda: oracle.FADAS(eta=0.6, **options))
 
 
+def power(exponent: float) -> Callable[[int], float]:
+    return lambda tau: float((1 + tau) ** -exponent)
+
+
+def hinge(slope: float, threshold: float) -> Callable[[int], float]:
+    return lambda tau: 1 / (slope * max(tau - threshold, 0) + 1)
+
+
 def aged(buffer: int, mine: Any, **options: Any) -> Case:
     return pair(free(4, buffer, in_order=True), mine, lambda: oracle.FedAsync(**options))
 
@@ -160,10 +147,6 @@ def buffered(mine: Any, **options: Any) -> Case:
 
 def table(begin: str, eta: float = 0.7) -> Callable[[], Any]:
     return lambda: oracle.LastUpdates(eta=eta, begin=begin, **SIZES)
-
-
-def area() -> Any:
-    return oracle.AREA(num_clients=CLIENTS, x0=X0)
 
 
 def fedstale(p: Any, beta: float = 0.5, eta: float = 0.8, alpha: Any = None) -> Callable[[], Any]:
@@ -191,57 +174,48 @@ STARTS: dict[str, dict[str, Any]] = {
     "one at a time": {"concurrency": 1, "buffer": 1},
 }
 CASES: dict[str, Case] = {
-    "fedasync": aged(1, server.fedasync(0.6, "constant"), alpha=0.6),
-    "fedasync polynomial": aged(1, server.fedasync(0.6, exponent=0.7), alpha=0.6, weighting="polynomial", a=0.7),
-    "fedasync hinge": aged(
-        1, server.fedasync(0.6, "hinge", exponent=2.0, threshold=1.0), alpha=0.6, weighting="hinge", a=2.0, b=1.0
-    ),
-    "fedasync delta": aged(1, server.fedasync(0.6, mix="delta"), alpha=0.6, weighting="polynomial", mix="delta"),
+    "fedasync polynomial": aged(1, server.fedasync(0.6, exponent=0.7), alpha=0.6, discount=power(0.7)),
     "fedasync exponential": aged(
-        1, server.fedasync(0.6, "exponential", 0.2), alpha=0.6, weighting=lambda tau: math.exp(-0.2 * tau)
+        1, server.fedasync(0.6, "exponential", 0.2), alpha=0.6, discount=lambda tau: math.exp(-0.2 * tau)
     ),
-    "fedasync, buffer": aged(3, server.fedasync(0.6, exponent=0.7), alpha=0.6, weighting="polynomial", a=0.7),
+    "fedasync, buffer": aged(3, server.fedasync(0.6, exponent=0.7), alpha=0.6, discount=power(0.7)),
     "fedasync delta, buffer": aged(
-        3, server.fedasync(0.3, "hinge", 0.5, 2.0, "delta"), alpha=0.3, weighting="hinge", a=0.5, b=2.0, mix="delta"
+        3, server.fedasync(0.3, "hinge", 0.5, 2.0, "delta"), alpha=0.3, discount=hinge(0.5, 2.0), mix="delta"
     ),
-    "fedbuff": buffered(server.fedbuff(0.7, "none"), eta=0.7),
     "fedbuff hinge of samples": buffered(
         server.fedbuff(0.7, "hinge", exponent=2.0, threshold=1.0, weights="samples"),
         eta=0.7,
-        scaling=lambda tau: 1 / (2.0 * max(tau - 1, 0) + 1),
+        discount=hinge(2.0, 1.0),
         weights="samples",
     ),
     "fedbuff exponential": buffered(
         server.fedbuff(0.3, "exponential", exponent=0.3, reduce="sum", weights="samples"),
         eta=0.3,
-        scaling=lambda tau: math.exp(-0.3 * tau),
+        discount=lambda tau: math.exp(-0.3 * tau),
         reduce="sum",
         weights="samples",
     ),
     "fedbuff function": buffered(
-        server.fedbuff(0.7, lambda tau: 1 / (1 + tau**2)), eta=0.7, scaling=lambda tau: 1 / (1 + tau**2)
+        server.fedbuff(0.7, lambda tau: 1 / (1 + tau**2)), eta=0.7, discount=lambda tau: 1 / (1 + tau**2)
     ),
     "fedbuff momentum": buffered(server.fedbuff(0.7, "none", 0.4), eta=0.7, momentum=0.4),
-    "fedbuff sum": buffered(
-        server.fedbuff(0.3, momentum=0.4, reduce="sum"), eta=0.3, scaling="sqrt", momentum=0.4, reduce="sum"
-    ),
     **{f"fadas {c} {s}": fadas(c, s) for c in ("none", "authors", "optax") for s in (None, "eq4", "eq77")},
     **{
-        f"fedbuff, {name}": pair(free(**options), server.fedbuff(0.7), lambda: oracle.FedBuff(eta=0.7, scaling="sqrt"))
+        f"fedbuff, {name}": pair(
+            free(**options), server.fedbuff(0.7), lambda: oracle.FedBuff(eta=0.7, discount=power(0.5))
+        )
         for name, options in STARTS.items()
     },
     # buffers and tables
     "ca2fl": pair(free(4, 5), server.ca2fl(0.7), lambda: oracle.CA2FL(eta=0.7, **SIZES)),
-    "ca2fl, rounds": pair(rounds(), server.ca2fl(0.7), lambda: oracle.CA2FL(eta=0.7, **SIZES)),
-    "defedavg_iid": pair(free(CLIENTS, 2), server.defedavg_iid(0.7), lambda: oracle.MeanDelta(eta=0.7)),
+    "defedavg_iid": pair(free(CLIENTS, 2), server.defedavg_iid(0.7), lambda: oracle.FedAvg(eta=0.7, weights="uniform")),
     **{
         f"defedavg_niid, {receive}, {send}": pair(
-            send_buffers(receive, send), server.defedavg_niid(0.7), lambda: oracle.MeanDelta(eta=0.7)
+            send_buffers(receive, send), server.defedavg_niid(0.7), lambda: oracle.FedAvg(eta=0.7, weights="uniform")
         )
         for receive in ("keep", "consume")
         for send in ("overwrite", "hold")
     },
-    "ia2sgd": pair(free(CLIENTS), server.ia2sgd(0.7), table("later")),
     "ia2sgd, buffer": pair(free(CLIENTS, 3), server.ia2sgd(0.7), table("later")),
     "ace": pair(free(CLIENTS), server.ace(0.7), table("full")),
     "aced": pair(free(CLIENTS), server.aced(0.7, 3), lambda: oracle.ACED(max_age=3, eta=0.7, **SIZES)),
@@ -252,12 +226,8 @@ CASES: dict[str, Case] = {
     ),
     "aced, default": pair(free(CLIENTS), server.aced(0.7), lambda: oracle.ACED(max_age=CLIENTS, eta=0.7, **SIZES)),
     "mifa": pair(free(4, 2), server.mifa(0.7), table("later")),
-    "mifa, rounds": pair(rounds(), server.mifa(0.7), table("later")),
-    "mifa at once": pair(rounds(), server.mifa(0.7, wait=False), table("at once")),
     "mifa, ticks": pair(ticks, server.mifa(0.3, wait=False), table("at once", 0.3)),
-    "area": pair(free(4, 3), server.area(), area),
-    "area, rounds": pair(rounds(), server.area(), area),
-    "fedstale": pair(rounds(), server.fedstale(0.8), fedstale([0.5] * CLIENTS)),
+    "area": pair(free(4, 3), server.area(), lambda: oracle.AREA(num_clients=CLIENTS, x0=X0)),
     "fedstale, estimate": pair(rounds(), server.fedstale(0.8, estimate=True), fedstale(None)),
     "fedstale, ticks": pair(ticks, server.fedstale(0.5, 0.4, P, "uniform"), fedstale(P, 0.4, 0.5, EQUAL)),
     "fedvarp": pair(
@@ -265,9 +235,6 @@ CASES: dict[str, Case] = {
     ),
     # rates and weights of their own
     "delay_adaptive": pair(free(), server.delay_adaptive(0.7), lambda: oracle.DelayAdaptive(eta=0.7, c=4)),
-    "delay_adaptive drop": pair(
-        free(CLIENTS), server.delay_adaptive(0.7, "drop", 2.0), lambda: oracle.DelayAdaptive(eta=0.7, c=2, rule="drop")
-    ),
     "delay_adaptive koloskova": pair(
         free(CLIENTS),
         server.delay_adaptive(0.7, "koloskova", smoothness=0.05),
@@ -280,18 +247,13 @@ CASES: dict[str, Case] = {
         kardam(lambda tau: math.exp(-0.2 * tau), 0.4, 2),
     ),
     "picky_sgd": pair(free(CLIENTS), server.picky_sgd(0.7, 0.8), lambda: oracle.PickySGD(eta=0.7, distance=0.8)),
-    "picky_sgd, infinite": pair(
-        free(), server.picky_sgd(0.7, np.inf), lambda: oracle.PickySGD(eta=0.7, distance=np.inf)
-    ),
     "fedfa": pair(free(), server.fedfa(3), lambda: oracle.FedFa(window=3)),
     "port": pair(
         free(4, 2, dispatch="step"),
         server.port(0.5, 2.0, 4.0),
         lambda: oracle.PORT(similarity=0.5, staleness=2.0, bound=4.0),
     ),
-    "port, single": pair(free(), server.port(), oracle.PORT),
     # rounds
-    "fedavg": pair(rounds(), server.fedavg(0.8), lambda: oracle.FedAvg(eta=0.8)),
     "fedavg uniform": pair(rounds(), server.fedavg(0.8, "uniform"), lambda: oracle.FedAvg(eta=0.8, weights="uniform")),
     "fedavg, drawn twice": pair(rounds(True), server.fedavg(), oracle.FedAvg),
     "fedadagrad": pair(
@@ -311,21 +273,18 @@ CASES: dict[str, Case] = {
         server.fedams(0.1, eps=0.0, bias_correction="authors", max_init=1e-3),
         lambda: oracle.FADAS(eta=0.1, eps=0.0, bias_correction="authors", max_init=1e-3),
     ),
-    "fedams with a floor": pair(
-        rounds(), server.fedams(0.1, max_init=0.05), lambda: oracle.FADAS(eta=0.1, max_init=0.05)
-    ),
     **{
         f"fednova {weights}": Case(
             server.fednova(0.8, weights),  # type: ignore[arg-type]
             lambda weights=weights: oracle.FedNova(eta=0.8, weights=weights),
-            rounds(given=UNEVEN),
+            rounds(local_steps=UNEVEN),
             afl.Client(learning_rate=0.2, steps=UNEVEN, batch_size=None),
             LocalTraining(learning_rate=0.2),
         )
         for weights in ("samples", "uniform")
     },
     "fedasync, stale rounds": pair(
-        stale(), server.fedasync(0.6, exponent=0.7), lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7)
+        stale(), server.fedasync(0.6, exponent=0.7), lambda: oracle.FedAsync(alpha=0.6, discount=power(0.7))
     ),
     "fadas, stale rounds": pair(
         stale(),
@@ -336,12 +295,12 @@ CASES: dict[str, Case] = {
     "fedasync, drawn twice": pair(
         stale(True),
         server.fedasync(0.6, exponent=0.7),
-        lambda: oracle.FedAsync(alpha=0.6, weighting="polynomial", a=0.7),
+        lambda: oracle.FedAsync(alpha=0.6, discount=power(0.7)),
     ),
     # ticks: an empty one changes neither the parameters nor momentum, moments or counts
     "fedavg, ticks": pair(ticks, server.fedavg(0.8), lambda: oracle.FedAvg(eta=0.8)),
     "fedbuff, ticks": pair(
-        ticks, server.fedbuff(0.5, momentum=0.5), lambda: oracle.FedBuff(eta=0.5, scaling="sqrt", momentum=0.5)
+        ticks, server.fedbuff(0.5, momentum=0.5), lambda: oracle.FedBuff(eta=0.5, discount=power(0.5), momentum=0.5)
     ),
     "fadas, ticks": pair(
         ticks,
@@ -352,7 +311,9 @@ CASES: dict[str, Case] = {
     "psurdg": Case(
         server.psurdg(0.1), lambda: oracle.PSURDG(eta=0.1, num_samples=SAMPLES, dim=3), ticks, GRADIENT, ORACLE_GRADIENT
     ),
-    "asysg": Case(server.asysg(0.2), lambda: oracle.MeanDelta(eta=0.2), free(4, 3), GRADIENT, ORACLE_GRADIENT),
+    "asysg": Case(
+        server.asysg(0.2), lambda: oracle.FedAvg(eta=0.2, weights="uniform"), free(4, 3), GRADIENT, ORACLE_GRADIENT
+    ),
 }
 QUICK = {"fedasync polynomial", "fedbuff momentum", "fadas authors eq77", "defedavg_niid, consume, hold", "aced by row"}
 QUICK |= {"fedstale, estimate", "kardam, window", "fedyogi", "fedavg, drawn twice", "fedasync, drawn twice", "psurdg"}
@@ -405,7 +366,8 @@ def test_only_servers_with_tables_step_without_arrivals(name: str) -> None:
 )
 def test_safa(kind: str, fraction: float, lag: int, precision: str) -> None:
     wide, tolerance = PRECISIONS[precision]
-    made, steps = lagging(fraction, lag)(0, kind)
+    times = durations(np.random.default_rng(0), CLIENTS, STEPS + 1, kind)
+    made, steps = replay(clock.semi_async(fraction=fraction, lag=lag, durations=clock.constant(0)), durations=times)
     clients = quadratic().clients
     expected = simulate_safa(steps, ORACLE_GD, oracle.SAFA(num_samples=SAMPLES, x0=X0), X0, clients)
     with jax.enable_x64(wide):
@@ -429,8 +391,7 @@ def contacts(seed: int, constant_times: bool) -> tuple[Any, Steps, np.ndarray]:
     times = np.broadcast_to(times, (CLIENTS, STEPS + 1)).copy()
     times[0] = 4.5
     protocol = clock.interrupting(period=PERIOD, contacted=CONTACTED, durations=clock.constant(0))
-    steps = interrupting(sets.tolist(), lookup(times), num_clients=CLIENTS, period=PERIOD, max_steps=MOST)
-    return trace(protocol, sets=sets, durations=times, per="step"), steps, times
+    return *replay(protocol, MOST, sets=sets, durations=times, per="step"), times
 
 
 def assert_follows(result: xr.Dataset, expected: Expected, steps: Steps, tolerance: float) -> None:
@@ -514,40 +475,23 @@ def test_expectations_of_favano_are_those_of_the_clock(lasting: Any) -> None:
             assert abs(values.mean() - exact[client]) < 5 * values.std() / np.sqrt(len(values)) + 0.01 * exact[client]
 
 
-@pytest.mark.slow
-def test_asysg_on_mini_batches() -> None:
-    """One mini-batch gradient per run, of the samples that the run's key draws."""
-    seed, size = 3, 2
-    recorded = record(1, CLIENTS, 15, "ties", concurrency=6, buffer=2)
-
-    def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
-        key = per_run(purpose_key(seed_key(seed), Purpose.BATCH), jnp.int32(client), jnp.int32(run))
-        return [np.asarray(drawn(key, jnp.int32(0), size, jnp.int32(SAMPLES[client]))).tolist()]
-
-    client = dataclasses.replace(GRADIENT, batch_size=size)
-    with jax.enable_x64(True):
-        result = simulate(quadratic(), server.asysg(0.2), recorded.clock(), 15, client, seed=seed)
-        theirs = oracle.MeanDelta(eta=0.2)
-        expected = reference(quadratic(), theirs, recorded.oracle(15), ORACLE_GRADIENT, batches=batches)
-    assert_same(result, expected, 1e-9)
-
-
-SWEPT: dict[str, tuple[Any, tuple[float, float]]] = {
-    "max_age": (server.aced(0.1, 1.0), (0.0, 3.0)),
-    "threshold": (server.delay_adaptive(0.2, threshold=2.0), (0.5, 9.0)),
-    "distance": (server.picky_sgd(0.2), (0.05, np.inf)),
-    "exponent": (server.fedbuff(exponent=0.5), (0.0, 2.0)),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SWEPT)
-def test_numbers_are_swept(name: str) -> None:
-    protocol = clock.free_running(concurrency=CLIENTS, durations=clock.uniform(1, 5))
-    of, (one, values) = quadratic(), SWEPT[name]
-    found = afl.sweep(afl.Simulation(of.data, of.model, GD, one, protocol), {f"server.{name}": values}, 8)
-    for place, value in enumerate(values):
-        member = dataclasses.replace(one, **{name: value})
-        single = afl.Simulation(of.data, of.model, GD, member, protocol).run(8)
-        np.testing.assert_allclose(found.loss.values.reshape(2, -1)[place], single.loss.values, rtol=1e-5)
-    assert not np.allclose(*found.loss.values.reshape(2, -1))
+@pytest.mark.parametrize(
+    ("made", "protocol", "client"),
+    [
+        # a run that is overwritten in the send buffer is never computed
+        (server.defedavg_niid(), clock.sampled(drawn=3, durations=clock.uniform(1, 5)), GD),
+        # a client trains the steps that it makes until its contact
+        (
+            server.favano(),
+            clock.interrupting(period=1.0, contacted=2, durations=clock.uniform(0.2, 3.0, per="step")),
+            afl.Client(optax.sgd, learning_rate=0.1, steps=50, batch_size=None),
+        ),
+        # a gradient that is offered again is computed once
+        (server.audg(), clock.bernoulli(0.6, 0.2), GRADIENT),
+    ],
+)
+def test_only_what_a_step_takes_is_trained(made: Any, protocol: Any, client: Any) -> None:
+    simulation = afl.Simulation(quadratic().data, quadratic().model, client, made, protocol)
+    schedule, plan = simulation.schedule(60), simulation.plan(60)
+    runs, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)
+    assert plan.runs <= len(runs) and plan.needed == schedule.of_arrivals("local_steps")[first].sum()

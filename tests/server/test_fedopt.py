@@ -24,7 +24,7 @@ class AdamW(FedBuff):
     """Loshchilov and Hutter's Algorithm 2 on the gradient -D, D the discounted mean of the buffer, written out."""
 
     def __init__(self, eta: float, b1: float, b2: float, eps: float, decay: float) -> None:
-        super().__init__(eta=eta, scaling="sqrt")
+        super().__init__(eta=eta)
         self.b1, self.b2, self.eps, self.decay = b1, b2, eps, decay
         self.first, self.second, self.count = np.zeros(1), np.zeros(1), 0
         self.info = StepInfo(eta=eta)
@@ -67,20 +67,6 @@ def test_with_sgd_it_is_fedbuff(mine: Any, same: Any) -> None:
         np.testing.assert_array_equal(found.observe_w, expected.observe_w)
 
 
-@pytest.mark.slow
-def test_its_numbers_are_swept_in_one_program_and_its_optimiser_is_an_option() -> None:
-    problem = quadratic()
-    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
-    sim = afl.Simulation(problem.data, problem.model, GD, server.fedopt(optax.adamw, 0.1, weight_decay=0.0), clock)
-    grid = {"server.weight_decay": [0.0, 0.2], "server.learning_rate": [0.1, 0.3]}
-    swept = afl.sweep(sim, grid, STEPS, eval_every=STEPS)
-    alone = server.fedopt(optax.adamw, 0.3, weight_decay=0.2)
-    expected = afl.Simulation(problem.data, problem.model, GD, alone, clock).run(STEPS, eval_every=STEPS)
-    chosen = swept.sel({"server.weight_decay": 0.2, "server.learning_rate": 0.3})
-    np.testing.assert_allclose(chosen.loss.values, expected.loss.values, rtol=1e-5)
-    assert len(np.unique(swept.loss.values[..., -1])) == 4
-
-
 @pytest.mark.parametrize(
     ("make", "option"),
     [
@@ -119,23 +105,6 @@ def test_a_made_optimiser_is_the_one_of_its_constructor() -> None:
     assert "server_rate" not in found
     again = afl.sweep(same, {"client": [made.client]}, 4)
     np.testing.assert_allclose(again.loss.values.ravel(), expected.loss, rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_knows_the_numbers_of_a_made_optimiser(tmp_path: Any) -> None:
-    of = quadratic(4)
-    clock = afl.clock.synchronous(cohort=2, durations=afl.clock.constant(1.0))
-
-    def simulation(rate: float) -> afl.Simulation:
-        chain = optax.chain(optax.clip_by_global_norm(1.0), optax.masked(optax.adamw(rate, weight_decay=0.1), True))
-        client = afl.Client(chain, steps=1, batch_size=None)
-        return afl.Simulation(of.data, of.model, client, server.fedbuff(), clock)
-
-    assert repr(simulation(0.1).client).startswith("Client(optimizer=GradientTransformation")
-    simulation(0.1).run(2, folder=tmp_path)
-    assert simulation(0.1).run(3, folder=tmp_path).sizes["step"] == 3
-    with pytest.raises(UserError, match="holds something else: client"):
-        simulation(0.2).run(4, folder=tmp_path)
 
 
 @pytest.mark.parametrize(

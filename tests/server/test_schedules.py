@@ -55,7 +55,7 @@ class PerStep:
 FREE: dict[str, tuple[Server, Callable[[], PerStep], int]] = {
     "fedbuff": (
         server.fedbuff(decay, momentum=0.4),
-        lambda: PerStep(oracle.FedBuff(eta=1, scaling="sqrt", momentum=0.4)),
+        lambda: PerStep(oracle.FedBuff(eta=1, discount=lambda tau: (1 + tau) ** -0.5, momentum=0.4)),
         2,
     ),
     "fedopt": (server.fedopt(optax.sgd, decay, "none"), lambda: PerStep(oracle.FedBuff(eta=1)), 2),

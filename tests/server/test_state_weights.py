@@ -87,18 +87,6 @@ def test_state_is_averaged_as_the_models_are(name: str) -> None:
     np.testing.assert_allclose(found.model_state["mean"], expected, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_equal_weights_give_the_bits_of_a_plain_mean() -> None:
-    of, time = quadratic(CLIENTS), afl.clock.uniform(0.5, 1.5)
-    clock = afl.clock.free_running(concurrency=4, buffer=3, durations=time)
-    client = afl.Client(learning_rate=0.01, steps=1, batch_size=None)
-    plain, weighed = (
-        afl.Simulation(of.data, remembering(of.model), client, server, clock).train(STEPS).model_state["mean"]
-        for server in (silent(), afl.server.fedbuff(staleness="none"))
-    )
-    np.testing.assert_array_equal(plain, weighed)
-
-
 def test_weights_of_another_shape_are_refused() -> None:
     class wrong(silent):
         def update(self, params: Any, state: Any, arrivals: Arrivals) -> Outcome:

@@ -37,24 +37,6 @@ def test_how_far_the_members_of_a_sweep_are(tmp_path: pathlib.Path, capsys: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("library", "arguments", "said"),
-    [
-        ("submitit", ["--slurm", "gpu"], 'written like "partition=gpu'),
-        ("submitit", ["--slurm", "partition=gpu"], "slurm='partition=gpu'"),
-        ("distributed", ["--dask", "tcp://127.0.0.1:1"], "there is no Dask scheduler at 'tcp://127.0.0.1:1'"),
-    ],
-)
-def test_clusters_that_are_not_there(library: str, arguments: list[str], said: str, tmp_path: pathlib.Path) -> None:
-    """In a process of its own: these libraries go on talking in threads."""
-    pytest.importorskip(library)
-    code = "import sys; from jaxafl.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "sweep", *SMALL, *arguments, "--folder", str(tmp_path / "x")]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and said in ended.stderr, ended.stderr
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [["--devices", "all"], ["--devices", "3"], ["--workers", "2", "--folder", "sweep"]])
 def test_executors_of_the_command_line_run_a_sweep(how: list[str], tmp_path: pathlib.Path) -> None:
     """In processes of their own, whose devices nobody has made before."""

@@ -106,15 +106,9 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
     slow = [[0.1, 0.2, 0.3], [0.1, 0.1, 0.2], [0.1, 0.2, 0.6]]
     both = artificial(fast=fast, slow_one=slow)
     assert repr(both) == "Comparison(fast, slow_one)"
-    assert both.table(targets=0.5).splitlines() == [
-        "| method | accuracy (%) | time to 50 % (s) |",
-        "| --- | ---: | ---: |",
+    assert both.table(targets=0.5).splitlines()[2:4] == [
         "| fast | **80 ± 10** | **10 (3/3)** |",
         "| slow_one | 37 ± 21 | > 20 (1/3) |",
-        "",
-        "Values: at the end of each run. ± is one standard deviation over 3 seeds.",
-        "Simulated time to values of the accuracy: medians over seeds (Kaplan and Meier),",
-        "with the runs that reach them in brackets.",
     ]
     assert both.first_to(0.5, "fast")["slow_one"][:3] == (0, 3, 0)
     assert both.time_to(0.5, axis="server_steps")["fast"].median == 2
@@ -123,9 +117,6 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
         r"method & loss & accuracy (\%) & minus slow\_one, 95 \% interval & time to 0.35 (s) \\"
     )
     assert r"\textbf{0.20 $\pm$ 0.10} & \textbf{80 $\pm$ 10} & $-$0.43 [$-$0.81, $-$0.05], better &" in decided
-    said = " ".join(line[2:] for line in decided.splitlines() if line.startswith("% "))
-    assert said.startswith("Values: at the best evaluation of each run. ± is one standard deviation over 3 seeds. Diff")
-    assert all(len(line) <= 80 for line in decided.splitlines() if line.startswith("% "))
 
 
 @pytest.mark.slow
@@ -219,19 +210,15 @@ def test_methods_on_different_data_are_refused() -> None:
         return afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedavg(), clock)
 
     iid = on(pooled.partition(afl.data.iid(4)))
-    for other in (
-        afl.data.dirichlet_equal(0.5, 4),
-        afl.data.iid(5),
-    ):
-        with pytest.raises(
-            ValueError, match=r"compare: a and b have different data \(partition.*sweep\(sim, {.data.: "
-        ):
-            afl.compare({"a": iid, "b": on(pooled.partition(other))}, 2, 1)
-    with pytest.raises(ValueError, match=r"different data \(validation_share None and 0\.5"):
-        afl.compare({"a": iid, "b": on(iid.data.with_validation(0.5))}, 2, 1)
     tested = dataclasses.replace(pooled, x_test=x[1:10])
-    with pytest.raises(ValueError, match=r"different data \(other samples\)"):
-        afl.compare({"a": iid, "b": on(tested.partition(afl.data.iid(4)))}, 2, 1)
+    for words, other in (
+        ("partition", pooled.partition(afl.data.dirichlet_equal(0.5, 4))),
+        ("partition", pooled.partition(afl.data.iid(5))),
+        ("validation_share None and 0", iid.data.with_validation(0.5)),
+        ("other samples", tested.partition(afl.data.iid(4))),
+    ):
+        with pytest.raises(ValueError, match=rf"a and b have different data \({words}"):
+            afl.compare({"a": iid, "b": on(other)}, 2, 1)
     again = on(pooled.partition(afl.data.iid(4)))  # the same, made again
     assert again.data is not iid.data
     assert afl.compare({"a": iid, "b": again}, 2, 1).seeds == [0, 1]

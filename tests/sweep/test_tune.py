@@ -12,8 +12,6 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks.base import Callback
-from jaxafl.callbacks.limits import divided
-from jaxafl.study.tune import _rungs
 from tests.sweep.conftest import simulation
 
 RATES, SEEDS = [0.003, 0.1, 1e30, 30.0], [1, 2]
@@ -78,13 +76,6 @@ def test_runs_may_be_stopped_by_the_validation_split() -> None:
         tuned = afl.tune(held_out(), {"client.learning_rate": [0.1, 0.2]}, "loss", server_steps=3, callbacks=stop)
     assert (tuned.dataset.local_steps.values == 0).all()
     assert len(tuned.ties) == 1 and str(tuned).endswith(tuned.tied)
-
-
-def test_a_rung_has_its_share_of_the_resources_and_all_of_the_targets() -> None:
-    limits = {"time": 9.0, "updates": 10, "bytes": 90, "seconds": 3, "loss": 0.5}
-    found = {"time": 3.0, "updates": 3, "bytes": 30.0, "seconds": 1.0, "validation_loss": 0.5}
-    assert divided(limits, 3, lambda name: f"validation_{name}") == found
-    assert divided(None, 3, str) is None
 
 
 @pytest.mark.slow
@@ -154,15 +145,6 @@ def test_grids_and_samples_of_several_options() -> None:
     place = int(best.argmax())
     assert tuned.dataset.attrs["best"] == place
     assert tuned.best["clock.buffer"] == [1, 1, 2, 2][place] == tuned.simulation.clock.buffer
-
-
-def test_rungs_leave_a_choice_to_the_last() -> None:
-    for factor in (2, 3, 4):
-        for count in range(1, 60):
-            left = [count]
-            while len(left) < _rungs(count, factor):
-                left.append(int(np.ceil(left[-1] / factor)))
-            assert left[-1] <= factor and (len(left) == 1 or left[-2] > factor)
 
 
 @pytest.mark.slow

@@ -128,3 +128,19 @@ def test_the_weighted_mean_of_lemma_3(steps: int, seed: int) -> None:
         staleness=late,
     )["total"].item()  # fmt: skip
     assert rates @ psi / rates.sum() <= bound * (1 + 1e-12) and min(psi) <= bound
+
+
+def test_lemma_3_as_printed_fails_where_only_the_last_step_is_late() -> None:
+    T, alpha, late = 9, 1.0, np.zeros(10)
+    late[-1] = 4
+    given = dict(
+        server_steps=T, start=1.0, descent=1.0, quadratic=0.0, cubic=0.0, initial_rate=0.5, delay_penalty=alpha
+    )
+    rates = afl_theory.schedule(server_steps=T, initial_rate=0.5, delay_penalty=alpha, staleness=late)
+    assert rates[-1] == pytest.approx(0.5 / (np.sqrt(10) * 5))
+    psi = np.zeros(T + 1)
+    psi[-1] = 1.0 / rates[-1]  # d falls from 1 to 0 in the last step
+    printed = afl_theory.lemma_3(**given, staleness=late, form="printed")["total"].item()
+    assert psi.mean() > 2 * printed
+    corrected = afl_theory.lemma_3(**given, staleness=late)["total"].item()
+    assert (rates @ psi) / rates.sum() <= corrected * (1 + 1e-12)

@@ -51,17 +51,6 @@ def test_rounds_are_exact_and_below_their_bounds() -> None:
         assert found.seconds <= found.bound * (1 + 1e-9) and malenia.seconds <= malenia.bound * (1 + 1e-9)
 
 
-@pytest.mark.slow
-def test_rounds_of_schedules_have_the_predicted_lengths() -> None:
-    durations = afl.clock.constant(TIMES)
-    rennala = afl.presets.rennala(3, durations, batch=10).clock
-    rounds = afl.clock.schedule(rennala, 3, 1, 4).time
-    assert np.diff(rounds, prepend=0) == pytest.approx(optimal_times.rennala_round(TIMES, 10).seconds)
-    malenia = afl.clock.harmonic(durations=durations, batch=6)
-    rounds = afl.clock.schedule(malenia, 3, 1, 3).time
-    assert np.diff(rounds, prepend=0) == pytest.approx(optimal_times.malenia_round(TIMES, 6).seconds)
-
-
 def test_a_closed_network_has_the_means_of_all_its_states() -> None:
     found = queues.closed_network([0.5, 0.5], [1, 2], 2)
     assert found["throughput"].item() == pytest.approx(0.75 / 0.4375)
