@@ -6,14 +6,12 @@ drawn with probabilities p. A client works off its tasks one after another, with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.options import UserError, as_numbers, check_whole
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 
 def closed_network(probabilities: Any, rates: Any, tasks: int) -> xr.Dataset:
@@ -41,8 +39,6 @@ def closed_network(probabilities: Any, rates: Any, tasks: int) -> xr.Dataset:
         Buzen, "Computational algorithms for closed queueing networks with exponential servers", CACM 1973; Leconte,
         Jonckheere, Samsonov & Moulines, "Queuing dynamics of asynchronous federated learning", AISTATS 2024.
     """
-    import xarray as xr
-
     owner = "theory.queues.closed_network"
     p, mu = (
         as_numbers(owner, name, v).astype(float) for name, v in (("probabilities", probabilities), ("rates", rates))
