@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, Limits, check_image_path, finish, limit, panels_of, tidy
+from jaxafl.plot.canvas import ImagePath, Limits, finish, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
 from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
 from jaxafl.results.members import finished_members, heading
@@ -48,7 +48,6 @@ def client_spread(
     Raises:
         TypeError, ValueError: the result varies in more than the seed, or it lacks the metric of clients.
     """
-    file = check_image_path(path)
     variable = f"client_{metric}"
     runs = _seeds(result, variable)
     scale, rising = scale_of(metric), not falls(runs, variable, "client_spread")
@@ -80,9 +79,8 @@ def client_spread(
     if percent(metric) or ax.dataLim.ymin >= 0:
         ax.set_ylim(0, None)
     ax.legend(frameon=False, fontsize=9, title=f"error bars: std of {len(runs)} seeds" if len(runs) > 1 else None)
-    limit(ax, xlim, ylim)
-    tidy(ax)
-    return finish(figure, file)
+    tidy(ax, xlim, ylim)
+    return finish(figure, path)
 
 
 @named
@@ -102,7 +100,6 @@ def accuracy_vs_participation(
     over seeds. Clients that never arrived are open circles. Up to 30 clients are labelled. Otherwise like
     `client_spread`.
     """
-    file = check_image_path(path)
     runs = _seeds(result, "client_accuracy")
     final = np.stack([run["client_accuracy"].values[-1] for run in runs])
     known = np.isfinite(final).all(axis=0)
@@ -135,9 +132,8 @@ def accuracy_vs_participation(
     ax.set(xlabel="arrivals of the client", ylabel="accuracy on its own samples (%)")
     ax.set_title(title, fontsize=10)
     ax.margins(0.08)
-    limit(ax, xlim, ylim)
-    tidy(ax)
-    return finish(figure, file)
+    tidy(ax, xlim, ylim)
+    return finish(figure, path)
 
 
 def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:

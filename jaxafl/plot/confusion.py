@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
+from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.results.members import Results, finished_members, heading
 
 _WRITTEN = 20  # classes up to which shares are written into the cells
@@ -30,7 +30,6 @@ def confusion(results: Results, ax: Axes | None = None, path: ImagePath = None) 
     Raises:
         TypeError, ValueError: these are not results of one configuration, or they have no `confusion`.
     """
-    file = check_image_path(path)
     found = finished_members(results, "confusion")
     if len(found) != 1:
         raise UserError(f"this figure takes one configuration, got {len(found)}; choose one, e.g. result.isel(...)")
@@ -48,4 +47,4 @@ def confusion(results: Results, ax: Axes | None = None, path: ImagePath = None) 
             colour = "white" if value > 60 else "black"
             ax.text(predicted, label, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
     ax.set(xlabel="predicted class", ylabel="label", title=heading(results))
-    return finish(figure, file)
+    return finish(figure, path)

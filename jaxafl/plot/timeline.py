@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import colormaps
@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, check_number, check_whole, named
-from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
+from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
 from jaxafl.results.clients import names_of
 from jaxafl.results.members import Results, finished_members, heading, titled
@@ -68,7 +68,6 @@ def timeline(
         >>> len(figure.axes[0].get_yticklabels())  # a row per client
         5
     """
-    file = check_image_path(path)
     if until is not None:
         check_number("timeline", "until", until, above=0)
     for name, most in (("max_clients", max_clients), ("max_runs", max_runs)):
@@ -86,7 +85,7 @@ def timeline(
         panel.set_xlim(0, last)
     if len(found) > len(first):
         figure.suptitle(f"the first {len(first)} of {len(found)} results")
-    return finish(figure, file)
+    return finish(figure, path)
 
 
 def _panels(results: Any) -> list[tuple[str, Runs, list[str]]]:
@@ -166,7 +165,7 @@ def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, st
     colours, norm = _colours(worst)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
     ax.add_collection(bars)
-    bar = figure_of(ax).colorbar(bars, ax=ax, pad=0.01, aspect=12)
+    bar = cast(Figure, ax.get_figure(root=True)).colorbar(bars, ax=ax, pad=0.01, aspect=12)
     bar.set_label("staleness (steps)", fontsize=8)
     if isinstance(norm, BoundaryNorm):
         bar.set_ticks(list(range(worst + 1)), labels=[str(level) for level in range(worst + 1)])
