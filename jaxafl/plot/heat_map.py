@@ -57,8 +57,6 @@ def heat_map(
     """
     variable = f"final_{metric}"
     found = members(result, variable)
-    if not isinstance(result, xr.Dataset):
-        raise UserError("heat_map: there are several results; expected one sweep over two options. Draw one at a time")
     if inner := found[0].runs[0][variable].dims:
         raise UserError(f"heat_map: {variable} varies along {inner[0]}; choose one value, result.isel({inner[0]}=0)")
     axes = list(found[0].place)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
-from jaxafl.options import UserError, check_number, check_whole, named
+from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
 from jaxafl.results.clients import names_of
@@ -68,10 +68,6 @@ def timeline(
         >>> len(figure.axes[0].get_yticklabels())  # a row per client
         5
     """
-    if until is not None:
-        check_number("timeline", "until", until, above=0)
-    for name, most in (("max_clients", max_clients), ("max_runs", max_runs)):
-        check_whole("timeline", name, most)
     found = _panels(results)
     if ax is not None and len(found) > 1:
         raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")

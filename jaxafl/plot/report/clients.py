@@ -126,9 +126,7 @@ def sent(line: Line, way: str) -> np.ndarray:
 
 def _mean(values: Sequence[np.ndarray]) -> np.ndarray:
     """Returns the mean over finite values; NaN where none is finite."""
-    stacked = np.stack(values).astype(float)
-    count = np.isfinite(stacked).sum(axis=0)
-    return np.divide(np.nansum(stacked, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
+    return np.ma.masked_invalid(np.stack(values).astype(float)).mean(axis=0).filled(np.nan)
 
 
 def _ranked(place: int, name: str, values: np.ndarray) -> Series:

@@ -70,39 +70,23 @@ class Figure(NamedTuple):
     views: dict[str, View]
 
 
-class Pool:
-    """Store of arrays without duplicates: lines share their steps, and views their values."""
+def packed(figure: Figure, pool: dict[tuple[float | None, ...], int]) -> dict[str, Any]:
+    """Returns a figure as JSON data for the page.
 
-    def __init__(self) -> None:
-        self.arrays: list[list[float | None]] = []
-        self._places: dict[tuple[float | None, ...], int] = {}
+    Args:
+        figure: the figure.
+        pool: array -> its place, to which the arrays of the figure are added, rounded to six digits. Lines share their
+            steps, and views their values.
+    """
 
-    def place(self, values: np.ndarray | None) -> int:
-        """Returns the index of an array, rounded to six digits; -1 for `None`."""
-        if values is None:
-            return -1
-        rounded = tuple(_short(number) for number in values.tolist())
-        if rounded not in self._places:
-            self._places[rounded] = len(self.arrays)
-            self.arrays.append(list(rounded))
-        return self._places[rounded]
+    def place(values: np.ndarray | None) -> int:
+        return -1 if values is None else pool.setdefault(tuple(map(_short, values.tolist())), len(pool))
 
-    def packed(self, figure: Figure) -> dict[str, Any]:
-        """Returns a figure as JSON data for the page."""
-        views = {
-            key: {
-                "kind": view.kind,
-                "x": view.x,
-                "y": view.y,
-                "says": view.says,
-                "labels": view.labels,
-                "series": [
-                    [one.line, one.name if one.line < 0 else "", *map(self.place, one[2:])] for one in view.series
-                ],
-            }
-            for key, view in figure.views.items()
-        }
-        return {"key": figure.key, "views": views}
+    def data(view: View) -> dict[str, Any]:
+        series = [[one.line, one.name if one.line < 0 else "", *map(place, one[2:])] for one in view.series]
+        return {name: getattr(view, name) for name in ("kind", "x", "y", "says", "labels")} | {"series": series}
+
+    return {"key": figure.key, "views": {key: data(view) for key, view in figure.views.items()}}
 
 
 def curves(lines: Sequence[Line]) -> list[Figure]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxafl.options import UserError, as_path
 from jaxafl.plot.report import clients, figures, heat, settings, tables
-from jaxafl.plot.report.figures import Figure, Pool
+from jaxafl.plot.report.figures import Figure, packed
 from jaxafl.plot.report.lines import MANY, Line, lines_of, metrics_of, named, score
 from jaxafl.plot.report.markup import Html, element, escaped, joined, section
 from jaxafl.readers.replacing import replacing
@@ -167,7 +167,7 @@ def _lead(lines: Sequence[Line], results: Mapping[str, Any]) -> str:
 
 def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
     """Returns the JSON data of the script, with `<` escaped because it could end the script element."""
-    pool = Pool()
+    pool: dict[tuple[float | None, ...], int] = {}
     metric = next(iter(metrics_of(lines)), "loss")
     scores = [score(line, metric) for line in lines]
     data = {
@@ -175,8 +175,8 @@ def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
             {"name": line.name, "place": line.place, "score": number if np.isfinite(number) else None}
             for line, number in zip(lines, scores, strict=True)
         ],
-        "figures": [pool.packed(figure) for figure in drawn],
-        "pool": pool.arrays,
+        "figures": [packed(figure, pool) for figure in drawn],
+        "pool": [*pool],
         "colours": MANY,
     }
     return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")

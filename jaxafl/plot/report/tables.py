@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,17 +34,20 @@ def summary(lines: Sequence[Line]) -> Html:
         )
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
-    columns["server steps"] = [_mean(line, steps_made, ",.6g") for line in lines]
-    columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["time"].values), ",.4g") for line in lines]
+    columns["server steps"] = [_number(float(np.mean([*map(steps_made, line.runs)])), ",.6g") for line in lines]
+    ends = [[run["time"].values[: steps_made(run)][-1:].sum() for run in line.runs] for line in lines]
+    columns["simulated time (s)"] = [_number(float(np.mean(end)), ",.4g") for end in ends]
     known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
     if "staleness" in known:
-        columns["client updates"] = [_mean(line, lambda run: staleness_of([run]).size, ",.6g") for line in lines]
+        ages = [staleness_of(line.runs) for line in lines]
+        counts = [age.size / len(line.runs) for age, line in zip(ages, lines, strict=True)]
+        columns["client updates"] = [_number(count, ",.6g") for count in counts]
         for what in ("refused", "stopped", "lost"):
             if any(discarded_runs(run, what) for line in lines for run in line.runs):
                 counts = [np.mean([discarded_runs(run, what) for run in line.runs]) for line in lines]
                 columns[f"runs {what}"] = [_number(float(count), ",.6g") for count in counts]
-        columns["staleness, mean"] = [_ages(line, np.mean) for line in lines]
-        columns["staleness, largest"] = [_ages(line, np.max) for line in lines]
+        columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
+        columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
     if {"bytes_up", "bytes_down"} <= known:
         for way in ("up", "down"):
             columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
@@ -142,26 +145,12 @@ def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
     return cells
 
 
-def _mean(line: Line, of: Callable[[Any], float], form: str) -> Cell:
-    return _number(float(np.mean([of(run) for run in line.runs])), form)
-
-
 def _epsilon(line: Line) -> float:
     """Returns the largest ε of a client in the runs of a line; NaN if there is none."""
     try:
         return max(float(Privacy(run)(delta=_DELTA)["epsilon"].max()) for run in line.runs)
     except UserError:
         return np.nan
-
-
-def _ages(line: Line, of: Callable[[np.ndarray], Any]) -> Cell:
-    every = staleness_of(line.runs)
-    return _number(float(of(every)) if every.size else np.nan, ",.3g" if of is np.mean else ",.0f")
-
-
-def _last(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite[-1]) if finite.size else 0.0
 
 
 def _number(number: float, form: str) -> Cell:
