@@ -48,7 +48,6 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
     """
     check_choice("download", "name", name, tuple(PLACES))
     import pooch
-    import requests
 
     files = pooch.create(data_directory(data_dir), base_url="")
     files.load_registry(REGISTRY)
@@ -60,7 +59,7 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
         members = _MEMBERS.get(pathlib.Path(file).name)
         try:
             files.fetch(file, processor=members and unpack(members, extract_dir="."), downloader=client)
-        except requests.RequestException as error:
+        except OSError as error:  # those of requests, by which pooch downloads, are among them
             raise ConnectionError(
                 f"{name}: {files.urls[file]} could not be downloaded: {error}. Run it again. Without network, copy "
                 f"{folder} from a machine where `jaxafl data {name}` was run."
