@@ -176,8 +176,7 @@ def malenia_round(times: Any, batch: float) -> Round:
     bound = float(2 * (tau[-1] + tau.mean() * batch / len(tau)))
 
     def closes(received: np.ndarray) -> bool:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return bool(np.sum(1 / received) * batch * (1 + _ROUNDING) < len(tau) ** 2) and bool((received > 0).all())
+        return bool((received > 0).all()) and bool(np.sum(1 / received) * batch * (1 + _ROUNDING) < len(tau) ** 2)
 
     return Round(_first(tau, bound, closes), bound)
 
@@ -222,14 +221,8 @@ def ringmaster_seconds(times: Any, max_staleness: Any) -> float:
         times: τ_i [n], seconds per gradient.
         max_staleness: R_t >= 1, int [K], one per server step.
     """
-    bounds = as_numbers("theory.optimal_times.ringmaster_seconds", "max_staleness", max_staleness)
-    whole = np.isfinite(bounds) & (bounds >= 1) & (bounds == np.floor(bounds))
-    if bounds.ndim != 1 or not len(bounds) or not whole.all():
-        raise UserError("theory.optimal_times.ringmaster_seconds: expected max_staleness as whole numbers >= 1, [K]")
-    values, counts = np.unique(bounds.astype(int), return_counts=True)
-    return float(
-        sum(-(-int(k) // int(r)) * ringmaster_window(times, int(r)) for r, k in zip(values, counts, strict=True))
-    )
+    values, counts = np.unique(max_staleness, return_counts=True)
+    return float(sum(-(-k // r) * ringmaster_window(times, r) for r, k in zip(values, counts, strict=True)))
 
 
 def ringleader(times: Any, effort: Effort) -> Prediction:
