@@ -143,8 +143,6 @@ def traces_of(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray], where:
     Raises:
         ValueError: a trace is invalid. The message names the trace and the reason.
     """
-    if not times:
-        raise ValueError(f"{where}at least one trace is needed, got none")
     for index, (time, amount) in enumerate(zip(times, amounts, strict=True)):
         known = np.ndim(time) == 1 and np.shape(time) == np.shape(amount) and np.isfinite([time, amount]).all()
         if not known or len(time) < 2 or time[0] != 0 or (np.diff(time) <= 0).any():

@@ -70,11 +70,11 @@ class Tokens(NamedTuple):
     Attributes:
         arrays: `input_ids` uint16 (int32 where the vocabulary needs it), `token_type_ids` uint8 (1 in the second
             sentence) and `attention_mask` uint8 (1 for a token, 0 for padding), each `[n, L]`.
-        truncated: number of examples that were longer than allowed.
+        truncated: bool `[n]`, True for examples that were longer than allowed.
     """
 
     arrays: dict[str, np.ndarray]
-    truncated: int
+    truncated: np.ndarray
 
 
 def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = None) -> Tokenizer:
@@ -133,7 +133,7 @@ def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_lengt
         "token_type_ids": np.array([one.type_ids for one in encoded], np.uint8),
         "attention_mask": np.array([one.attention_mask for one in encoded], np.uint8),
     }
-    return Tokens(arrays, sum(bool(one.overflowing) for one in encoded))
+    return Tokens(arrays, np.array([bool(one.overflowing) for one in encoded]))
 
 
 def _from_vocabulary(folder: pathlib.Path) -> Tokenizer:

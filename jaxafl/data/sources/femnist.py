@@ -131,8 +131,7 @@ def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Sourc
 
 
 def _read_published(path: pathlib.Path) -> Users:
-    every = read_examples(path, "pixels", "label")
-    return {user: (_pixels(x), _labels(y)) for user, (x, y) in every}
+    return {user: (_pixels(x), _labels(y)) for user, (x, y) in read_examples(path, "pixels", "label")}
 
 
 def _pixels(x: Any) -> np.ndarray:

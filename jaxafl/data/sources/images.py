@@ -6,7 +6,6 @@ import dataclasses
 import os
 import pathlib
 import tarfile
-from collections.abc import Callable
 from typing import IO, NamedTuple, cast
 
 import numpy as np
@@ -53,7 +52,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
         Writers: Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019.
     """
     check_choice("mnist", "by", by, (None, "writer"))
-    dataset = _load(_MNIST, data_dir, _read_idx)
+    dataset = _load(_MNIST, data_dir)
     if by is None:
         return dataset
     directory = data_directory(data_dir)
@@ -91,7 +90,7 @@ def fashion_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: b
         Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
         arXiv:1708.07747, 2017.
     """
-    return _load(_FASHION_MNIST, data_dir, _read_idx)
+    return _load(_FASHION_MNIST, data_dir)
 
 
 @named
@@ -124,7 +123,7 @@ def cifar10(
     References:
         Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", technical report, 2009.
     """
-    return _load(_CIFAR10, data_dir, _read_binary, augment)
+    return _load(_CIFAR10, data_dir, augment)
 
 
 @named
@@ -153,7 +152,7 @@ def cifar100(
     References:
         Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", technical report, 2009.
     """
-    return _load(_CIFAR100, data_dir, _read_binary, augment)
+    return _load(_CIFAR100, data_dir, augment)
 
 
 class _Source(NamedTuple):
@@ -183,16 +182,11 @@ Arrays = list[np.ndarray]
 """x uint8 `[n, H, W, C]`, y, x_test, y_test; empty if no files exist."""
 
 
-def _load(
-    source: _Source,
-    data_dir: str | os.PathLike[str] | None,
-    read: Callable[[_Source, pathlib.Path], Arrays],
-    augment: bool = False,
-) -> Dataset:
-    """Returns the dataset from the canonical files, which `read` reads, else from TFDS."""
+def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: bool = False) -> Dataset:
+    """Returns the dataset from the canonical files, else from TFDS."""
     name, directory = source.name, data_directory(data_dir)
     check_flag(name, "augment", augment)
-    route = "binary" if source.archive else "idx"
+    route, read = ("binary", _read_binary) if source.archive else ("idx", _read_idx)
     arrays = read(source, directory)
     if not arrays:
         prepared = prepared_directory(name, directory)
