@@ -17,7 +17,7 @@ from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 from jaxafl.results.curves import failed_steps, has_failed
-from jaxafl.results.members import Member
+from jaxafl.results.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
 """File of a figure; `None` saves nothing."""
@@ -34,6 +34,16 @@ def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **lay
         return cast(Figure, ax.get_figure(root=True)), [ax]
     figure = Picture(width, height)
     return figure, list(figure.subplots(rows, squeeze=False, **layout)[:, 0])
+
+
+def one_member(results: Results, *variables: str) -> Member:
+    """Returns the one configuration of results, with its finished runs; raises `ValueError` if there are several."""
+    found = finished_members(results, *variables)
+    if len(found) != 1:
+        axis = next(iter(found[0].place), None)
+        one = f"results[{found[0].name!r}]" if axis is None else f"result.isel({{{axis!r}: 0}})"
+        raise UserError(f"this figure takes one configuration, got {len(found)} configurations; choose one, e.g. {one}")
+    return found[0]
 
 
 def line_styles(count: int) -> list[dict[str, Any]]:

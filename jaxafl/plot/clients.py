@@ -7,11 +7,11 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, Limits, finish, panels_of, tidy
+from jaxafl.options import named
+from jaxafl.plot.canvas import ImagePath, Limits, finish, one_member, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
 from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
-from jaxafl.results.members import finished_members, heading
+from jaxafl.results.members import heading
 
 _NAMED = 30  # names are drawn for at most this number of clients
 _POINTS = 200  # points at which seeds are averaged
@@ -139,12 +139,5 @@ def accuracy_vs_participation(
 def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:
     """Returns the runs of a result that varies in nothing but the seed, and has a metric of clients, each up to its
     last evaluation: runs of several lengths are padded."""
-    found = finished_members(result, variable, "participation")
-    if len(found) != 1:
-        axis = next(iter(found[0].place), None)
-        one = f"results[{found[0].name!r}]" if axis is None else f"result.isel({{{axis!r}: 0}})"
-        raise UserError(
-            f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. {one}"
-        )
-    made = (run[variable].notnull().any("population").values for run in found[0].runs)
-    return [run.isel(evaluation=shown) for run, shown in zip(found[0].runs, made, strict=True)]
+    runs = one_member(result, variable, "participation").runs
+    return [run.isel(evaluation=run[variable].notnull().any("population").values) for run in runs]

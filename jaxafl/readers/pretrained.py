@@ -92,7 +92,6 @@ def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = Non
     Raises:
         ImportError: the tokenizers package is not installed.
         FileNotFoundError: the checkpoint is not found.
-        ValueError: a file of the checkpoint cannot be read.
     """
     if importlib.util.find_spec("tokenizers") is None:
         raise ImportError('tokenising needs the tokenizers package: pip install "jaxafl[bert]"')
@@ -100,10 +99,7 @@ def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = Non
     import tokenizers
 
     path = folder / "tokenizer.json"
-    try:
-        loaded = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
-    except Exception as error:  # the library raises bare exceptions
-        raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
+    loaded = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
     loaded.no_padding()
     loaded.no_truncation()
     return loaded

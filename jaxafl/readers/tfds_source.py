@@ -36,10 +36,7 @@ def prepare_tfds(
         ImportError: TensorFlow is not installed.
     """
     if importlib.util.find_spec("tensorflow") is None:
-        raise ImportError(
-            f"preparing {name!r} with TensorFlow Datasets needs TensorFlow, which is not installed: "
-            'pip install "jaxafl[tfds]". Reading a prepared dataset does not need it.'
-        )
+        raise ImportError(f'preparing {name!r}, unlike reading, needs TensorFlow: pip install "jaxafl[tfds]"')
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_directory(data_dir), file_format="array_record")

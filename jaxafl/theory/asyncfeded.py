@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError, as_numbers, shown
+from jaxafl.options import UserError, as_numbers
 from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, check_counts, numbers, quotient
 
 _PAPER = "wang2022asyncfeded"
@@ -45,7 +45,7 @@ def theorem_1(
     Returns:
         The terms `gradient`, `heterogeneity` and `noise`; see `jaxafl.theory.bounds.bounded`.
     """
-    v = _checked("theory.asyncfeded.theorem_1", locals(), "local_steps")
+    v = _checked("theory.asyncfeded.theorem_1", locals())
     k, L = v.local_steps, v.smoothness
     terms = {
         "gradient": ("(k/2L²) E‖∇F(x_s)‖²", k / (2 * L**2) * v.gradient_norm_squared),
@@ -83,7 +83,7 @@ def corollary_1(
     Returns:
         The terms `gradient`, `noise` and `heterogeneity`, all infinite where Γ is too large.
     """
-    v = _of_rates("theory.asyncfeded.corollary_1", locals(), "gradient_norm_squared")
+    v = _of_rates("theory.asyncfeded.corollary_1", locals())
     L2, log = v.smoothness**2, v.steps * np.log(v.steps + 1)
     quadratic = v.steps**2 * L2 * v.m2
     gradient = (12 * quadratic + log) / (3 * L2) * v.gradient_norm_squared
@@ -168,25 +168,20 @@ def optimal_server_rate(
     return np.minimum(np.sqrt(quotient(falling, sum(_rising(v)))), 1 / (v.m1 * v.steps * v.smoothness))
 
 
-def _checked(owner: str, given: dict[str, Any], along: str) -> SimpleNamespace:
+def _checked(owner: str, given: dict[str, Any]) -> SimpleNamespace:
     """Returns the checked constants, and as `rates` η_1 .. η_K of the largest K."""
-    v = numbers(owner, {name: value for name, value in given.items() if name != "local_rate"}, along)
+    v = numbers(owner, {name: value for name, value in given.items() if name != "local_rate"})
     check_counts(owner, "local_steps", v.local_steps)
     count, rates = int(np.max(v.local_steps)), as_numbers(owner, "local_rate", given["local_rate"])
-    if rates.shape not in ((), (count,)):
-        raise UserError(f"{owner}: local_rate must be a number or one per local step ({count},), got {rates.shape}")
     if not (np.isfinite(rates) & (rates > 0)).all():
         raise UserError(f"{owner}: local_rate must be finite and > 0, got {given['local_rate']}")
     v.rates = np.broadcast_to(rates, (count,))
     return v
 
 
-def _of_rates(owner: str, given: dict[str, Any], along: str = "server_steps") -> SimpleNamespace:
+def _of_rates(owner: str, given: dict[str, Any]) -> SimpleNamespace:
     """Returns the checked constants, with `steps` (K), `m1`, `m2`, `theta` and `conditions` of the rates."""
-    v = _checked(owner, given, along)
-    for name in ("local_steps", "smoothness", "euclidean_staleness"):
-        if np.ndim(getattr(v, name)):
-            raise UserError(f"{owner}: {name} must be one number, got {shown(given[name])}")
+    v = _checked(owner, given)
     K = v.steps = int(v.local_steps)
     v.m1, v.m2 = float(np.mean(v.rates)), float(np.mean(v.rates**2))
     L2, log, square = v.smoothness**2, K * np.log(K + 1), v.euclidean_staleness**2

@@ -109,31 +109,23 @@ _ORDERS = (("strong_convexity", "smoothness"), ("arrivals", "clients"), ("mean_a
 """Pairs of constants of which the first is not larger."""
 
 
-def numbers(owner: str, given: Mapping[str, Any], along: str = "server_steps") -> SimpleNamespace:
+def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
     """Returns the checked constants in float64.
 
     Args:
         owner: the statement, for messages.
         given: values by the names of `CONSTANTS`, and perhaps the `form`; `None` and other names are ignored.
-        along: the constant with the length of all arrays, if it is an array itself.
 
     Raises:
-        ValueError, TypeError: a constant is not a number, not finite, out of its bounds, or of another length, or the
-            form is unknown.
+        ValueError, TypeError: a constant is not a number, not finite or out of its bounds, or the form is unknown.
     """
     check_choice(owner, "form", given.get("form", "printed"), ("corrected", "printed"))
     found: dict[str, Any] = {}
-    length = as_numbers(owner, along, given[along]).shape if along in given else ()
     for name, value in given.items():
         if name not in CONSTANTS or value is None:
             continue
         limits = CONSTANTS[name]
         array = as_numbers(owner, name, value)
-        if array.ndim > 1 or array.shape == (0,):
-            raise UserError(f"{owner}: {name} must be a number or an array [T], got shape {array.shape}")
-        length = length if length not in ((), (1,)) else array.shape or length
-        if array.shape not in ((), (1,), length):
-            raise UserError(f"{owner}: {name} must be a number or an array {length} as others, got {array.shape}")
         inside, rule = array > (limits.above or 0), f"> {limits.above}"
         if limits.least is not None:
             inside, rule = array >= limits.least, f">= {limits.least:g}"

@@ -115,10 +115,7 @@ def _loaded(name: str | os.PathLike[str], config: str | None) -> Any:
     folder = as_path(name)
     if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):
         return datasets.load_from_disk(folder)
-    try:
-        return datasets.load_dataset(os.fspath(folder if folder.is_dir() else name), config)
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f"from_huggingface: {str(name)!r} could not be loaded: {error}") from error
+    return datasets.load_dataset(os.fspath(folder if folder.is_dir() else name), config)
 
 
 def _splits(dataset: Any, split: str, test: str, test_fraction: float | None) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxafl.clock.privacy import NOT_PRIVATE
-from jaxafl.options import UserError, check_choice
+from jaxafl.options import UserError
 from jaxafl.plot.report.clients import sent
 from jaxafl.plot.report.lines import Line, ending, label_of, last, metrics_of, percent, scale_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
@@ -89,11 +89,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
         comparison: a `jaxafl.Comparison`.
         reference: name of a method; by default the first.
     """
-    names = list(comparison.results)
-    if reference is not None:
-        check_choice("report", "reference", reference, tuple(names))
-    base = reference or names[0]
-    seeds = len(comparison.seeds)
+    base = reference or next(iter(comparison.results))
     metric = "accuracy" if "accuracy" in comparison.dataset.data_vars else "loss"
     means, found = comparison.summary(metric), comparison.differences(base, metric)
     scale = scale_of(metric)
@@ -111,7 +107,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
         rows.append(cells)
     against = f"minus {base}{unit}, 95 % interval"
     header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
-    caption = f"{label_of(metric)} of {seeds} seeds, paired by seed, {in_words(comparison.at)}"
+    caption = f"{label_of(metric)} of {len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
     lead = (
         "All methods ran on the same seeds, and differences are taken seed by seed. Intervals are Student's t, without "
         "a correction for multiple comparisons; p is that of the exact two-sided sign-flip test, for six seeds or more."
