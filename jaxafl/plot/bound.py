@@ -10,7 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, Limits, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.canvas import (
+    ImagePath,
+    Limits,
+    finish,
+    legend_beside,
+    line_styles,
+    panels_of,
+    tidy,
+)
 from jaxafl.results.curves import curve
 from jaxafl.results.members import Results, finished_members, heading
 

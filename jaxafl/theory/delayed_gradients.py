@@ -7,7 +7,15 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from jaxafl.theory.bounds import AVERAGE_GAP, Condition, Number, Statement, bounded, numbers, quotient
+from jaxafl.theory.bounds import (
+    AVERAGE_GAP,
+    Condition,
+    Number,
+    Statement,
+    bounded,
+    numbers,
+    quotient,
+)
 
 _PAPER = "hao2025"
 _SFL = Statement(_PAPER, "eq. (20)", AVERAGE_GAP, "printed", True, ("audg", "psurdg"))

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, left_out, numbers, quotient
+from jaxafl.theory.bounds import (
+    MEAN_GRADIENT,
+    Condition,
+    Number,
+    Statement,
+    bounded,
+    left_out,
+    numbers,
+    quotient,
+)  # fmt: skip
 
 _PAPER = "wang2024fadas"
 _UNSURE = "its proof has not been checked: v̂_t depends on the update that it divides"
