@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.partition.base import rows_of_each
@@ -97,7 +97,7 @@ def from_arrays(
         raise UserError(f"{name}: give either x_test and y_test, or test_fraction, or test")
     if others:
         x_test, y_test = others.pop(first)
-    source: dict[str, str | int | float] = {"source": "arrays"}
+    source: Source = {"source": "arrays"}
     test_clients = None
     if test_fraction is None:
         held_out, held_out_labels = _samples(f"{name}, test set", x_test), as_targets(f"{name}, test set", y_test)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
@@ -17,6 +17,9 @@ from jaxafl.data.stored import client_arrays, gather_stored, stored_rows
 from jaxafl.data.targets import as_samples, as_targets, check_range, quantile_bins, require_classes
 from jaxafl.device.user_code import no_host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
+
+Source: TypeAlias = dict[str, str | int | float]
+"""Origin of samples, for the description of a dataset."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from jaxafl.options import check_choice, check_flag
-from jaxafl.readers.directory import MissingDataset, data_directory
+from jaxafl.readers.directory import Directory, MissingDataset, data_directory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +26,7 @@ _MEMBERS = {  # archive -> the files to unpack; CIFAR is read from its archive
 }
 
 
-def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
+def download(name: str, data_dir: Directory = None) -> pathlib.Path:
     """Downloads the published files of a dataset into the data directory; `jaxafl data NAME` does the same.
 
     Every file is compared with its published SHA-256 before it gets its name, so a folder never holds half a file.

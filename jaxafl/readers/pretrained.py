@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from jaxafl.options import as_path, check_whole
-from jaxafl.readers.directory import data_directory
+from jaxafl.readers.directory import Directory, data_directory
 
 Tokenizer: TypeAlias = Any
 """A `tokenizers.Tokenizer`; functions import this optional package."""
@@ -24,7 +24,7 @@ _FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_confi
 def pretrained_directory(
     checkpoint: str | os.PathLike[str],
     needed: Sequence[str],
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
 ) -> pathlib.Path:
     """Returns the folder of a pretrained checkpoint.
 
@@ -77,7 +77,7 @@ class Tokens(NamedTuple):
     truncated: np.ndarray
 
 
-def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = None) -> Tokenizer:
+def load_tokenizer(tokenizer: str, data_dir: Directory = None) -> Tokenizer:
     """Loads the tokenizer of a checkpoint from its tokenizer.json, else from its vocab.txt.
 
     With vocab.txt, letters are lower-cased unless tokenizer_config.json has `"do_lower_case": false`.

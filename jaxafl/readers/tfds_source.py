@@ -13,13 +13,13 @@ import pathlib
 import numpy as np
 
 from jaxafl.options import as_path
-from jaxafl.readers.directory import data_directory
+from jaxafl.readers.directory import Directory, data_directory
 
 
 def prepare_tfds(
     name: str,
-    data_dir: str | os.PathLike[str] | None = None,
-    manual_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
+    manual_dir: Directory = None,
 ) -> pathlib.Path:
     """Prepares a dataset with TensorFlow Datasets as array_record files, which can then be read without TensorFlow.
 

@@ -13,7 +13,7 @@ from jaxafl.data.dataset import Dataset
 from jaxafl.data.preprocessing import Preprocessing, as_integers
 from jaxafl.options import named
 from jaxafl.readers.archive import damaged, read_text
-from jaxafl.readers.directory import data_directory, find_files, missing_dataset
+from jaxafl.readers.directory import Directory, data_directory, find_files, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
@@ -24,7 +24,7 @@ from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_
 def glue_rte(
     tokenizer: str = "bert-base-uncased",
     max_length: int = 128,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
     *,
     download: bool = False,
 ) -> Dataset:
@@ -56,7 +56,7 @@ def glue_rte(
 def glue_mrpc(
     tokenizer: str = "bert-base-uncased",
     max_length: int = 128,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
     *,
     download: bool = False,
 ) -> Dataset:
@@ -99,7 +99,7 @@ def glue_mrpc(
 def glue_sst2(
     tokenizer: str = "bert-base-uncased",
     max_length: int = 128,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
     *,
     download: bool = False,
 ) -> Dataset:
@@ -151,7 +151,7 @@ _MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Qua
 _SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
 
 
-def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[str] | None) -> Dataset:
+def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Dataset:
     route, ((train, y), (test, y_test)) = _read(task, data_directory(data_dir))
     tokenizer = load_tokenizer(name, data_dir)
     tokens = tokenise(tokenizer, [*train, *test], max_length)

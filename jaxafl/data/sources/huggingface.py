@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxafl.data.arrays import hold_out
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
@@ -82,7 +82,7 @@ def from_huggingface(
     columns = [x] if isinstance(x, str) else list(x)
     name = name or str(getattr(splits[0].info, "dataset_name", None) or "huggingface")
     labels, classes = _labels(splits, y)
-    source: dict[str, str | int | float] = {"source": "huggingface", "x": ", ".join(columns), "y": y}
+    source: Source = {"source": "huggingface", "x": ", ".join(columns), "y": y}
     samples, more, usual = _samples(name, splits, columns, tokenizer, max_length)
     users = known = test_clients = None
     if client:
@@ -93,7 +93,7 @@ def from_huggingface(
     if test_fraction is not None:
         everyone = np.zeros(len(labels[0]), np.int32) if users is None else users.astype(np.int32)
         parts = hold_out(name, everyone, test_fraction, seed, (samples[0], labels[0], everyone))
-        samples, labels, owners = zip(*parts, strict=True)
+        samples, labels, owners = map(list, zip(*parts, strict=True))
         users, test_clients = (None, None) if users is None else owners
         source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
     pooled = Dataset(
@@ -161,7 +161,7 @@ def _labels(splits: Sequence[Any], column: str) -> tuple[list[np.ndarray], int |
 
 def _samples(
     name: str, splits: Sequence[Any], columns: list[str], tokenizer: Any, max_length: int
-) -> tuple[list[Any], dict[str, str | int | float], Preprocessing]:
+) -> tuple[list[Any], Source, Preprocessing]:
     """Returns the samples of every split, entries for the description, and the default preprocessing."""
     first = splits[0][0][columns[0]]
     stops = np.cumsum([len(part) for part in splits])[:-1]

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import tarfile
 from typing import IO, NamedTuple, cast
 
 import numpy as np
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.preprocessing import crop_and_flip, normalise
 from jaxafl.options import check_choice, check_flag, named
 from jaxafl.readers.archive import SHA256, check_sha256, damaged, read_idx
-from jaxafl.readers.directory import MissingDataset, data_directory, find_files, missing_dataset
+from jaxafl.readers.directory import Directory, MissingDataset, data_directory, find_files, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
 @named
 @downloadable
-def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None, download: bool = False) -> Dataset:
+def mnist(data_dir: Directory = None, *, by: str | None = None, download: bool = False) -> Dataset:
     """Loads MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
 
     The places are searched in this order:
@@ -69,7 +68,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
 
 @named
 @downloadable
-def fashion_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: bool = False) -> Dataset:
+def fashion_mnist(data_dir: Directory = None, *, download: bool = False) -> Dataset:
     """Loads Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 10 classes.
 
     The search follows `mnist`, with the folder `<data_dir>/fashion_mnist`.
@@ -95,9 +94,7 @@ def fashion_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: b
 
 @named
 @downloadable
-def cifar10(
-    data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False, download: bool = False
-) -> Dataset:
+def cifar10(data_dir: Directory = None, *, augment: bool = False, download: bool = False) -> Dataset:
     """Loads CIFAR-10: 50,000 training and 10,000 test colour images of objects, 10 classes.
 
     The places are searched in this order; every one gives the same images in the same order:
@@ -128,9 +125,7 @@ def cifar10(
 
 @named
 @downloadable
-def cifar100(
-    data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False, download: bool = False
-) -> Dataset:
+def cifar100(data_dir: Directory = None, *, augment: bool = False, download: bool = False) -> Dataset:
     """Loads CIFAR-100: 50,000 training and 10,000 test colour images of objects, 100 (fine) classes.
 
     The search follows `cifar10`: the archive `cifar-100-binary.tar.gz` or the folder `cifar-100-binary` (`train.bin`,
@@ -182,7 +177,7 @@ Arrays = list[np.ndarray]
 """x uint8 `[n, H, W, C]`, y, x_test, y_test; empty if no files exist."""
 
 
-def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: bool = False) -> Dataset:
+def _load(source: _Source, data_dir: Directory, augment: bool = False) -> Dataset:
     """Returns the dataset from the canonical files, else from TFDS."""
     name, directory = source.name, data_directory(data_dir)
     check_flag(name, "augment", augment)
@@ -201,7 +196,7 @@ def _load(source: _Source, data_dir: str | os.PathLike[str] | None, augment: boo
             arrays += [x[order], y[order]]
     scale = normalise(255.0, source.mean, source.std, augment=crop_and_flip() if augment else None)
     x, y, x_test, y_test = arrays
-    said: dict[str, str | int | float] = {"source": route}
+    said: Source = {"source": route}
     return Dataset(name, x, y, x_test, y_test, source.classes, scale, None, said, (source.reference,))
 
 
