@@ -62,8 +62,9 @@ def client_spread(
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     for low, high, opacity in _BANDS:
         edges = [over(lambda accuracy, edge=edge: np.percentile(accuracy, edge, axis=1)) for edge in (low, high)]
+        (at, bottom, _), (_, top, _) = edges
         label = f"{low} to {high} % of clients"
-        ax.fill_between(edges[0][0], edges[0][1], edges[1][1], color="#0072B2", alpha=opacity, linewidth=0, label=label)
+        ax.fill_between(at, bottom, top, color="#0072B2", alpha=opacity, linewidth=0, label=label)
     lines = (
         ("median", "#0072B2", "-", lambda values: np.median(values, axis=1)),
         ("worst 10 %", "#D55E00", "--", lambda values: worst_tenth(values, rising)),

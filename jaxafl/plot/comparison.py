@@ -72,7 +72,8 @@ def comparison(
         if not all(one.at.size for one in curves):
             raise UserError(f"{line.name}: a run has no evaluation with a finite {metric}; there is nothing to plot")
         grid = np.unique(np.concatenate([one.at for one in curves]))
-        grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
+        start, end = max(one.at[0] for one in curves), min(one.at[-1] for one in curves)
+        grid = grid[(grid >= start) & (grid <= end)]
         shorter |= max(one.at[-1] for one in curves) > grid[-1:].max(initial=-np.inf)
         values = np.stack([one.before(grid) for one in curves]) * scale_of(metric)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)

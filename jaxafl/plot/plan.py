@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +62,8 @@ def _replay(planned: Plan, steps: int) -> _Story:
     begun = {}  # lane -> run
     kept = [[0, 0, 0]]
     trained, started, stepped = [], [], []
-    for t, (before, after) in enumerate(np.pad(table.segments_before, (1, 0))[np.arange(steps)[:, None] + [0, 1]]):
+    borders = [0, *table.segments_before[:steps].tolist()]
+    for t, (before, after) in enumerate(itertools.pairwise(borders)):
         for s in range(before, after):
             for lane in np.flatnonzero(segments.loads[s]).tolist():
                 slot = int(segments.load_slot[s, lane])

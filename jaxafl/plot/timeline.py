@@ -140,8 +140,8 @@ def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: 
     right = np.concatenate([runs.arrived[hangs], runs.waited[waits]])
     corners = list(_corners(left, right, np.concatenate([row[hangs], row[waits]])))
     ax.add_collection(PolyCollection(corners, facecolors="none", edgecolors="0.35", hatch="////", linewidths=0.4))
-    flying = np.searchsorted(clients, runs.flying)
-    corners = list(_corners(runs.since, np.full(len(flying), end), flying))
+    flying = np.searchsorted(clients, runs.flying.client)
+    corners = list(_corners(runs.flying.started, np.full(len(flying), end), flying))
     ax.add_collection(PolyCollection(corners, facecolors="0.85", edgecolors="white", linewidths=0.6))
     notes = ["hatched: hanging or waiting"] if len(left) else []
     notes += ["crossed: refused, stopped or lost"] if len(wasted.client) else []
@@ -150,7 +150,8 @@ def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: 
 
 def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> np.ndarray:
     """Returns the corners of bars in rows, [R, 4, 2]."""
-    x, y = np.stack([left, right, right, left], axis=1), np.asarray(row)[:, None] + [-0.4, -0.4, 0.4, 0.4]
+    x = np.stack([left, right, right, left], axis=1)
+    y = np.asarray(row)[:, None] + [-0.4, -0.4, 0.4, 0.4]
     return np.stack([x, y], axis=2)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from jaxafl.clock.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
 from jaxafl.plot.report.clients import sent
-from jaxafl.plot.report.lines import Line, ending, label_of, last, metrics_of, percent, scale_of, steps_made
+from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, scale_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
@@ -23,7 +24,7 @@ _DELTA = 1e-5
 _NAMED = 10  # further lines are only counted
 
 
-def summary(lines: Sequence[Line]) -> Html:
+def summary(lines: Lines) -> Html:
     """Returns the table of the main numbers of lines, without empty columns."""
     columns: dict[str, list[Cell]] = {}
     if any(len(line.runs) > 1 for line in lines):
@@ -34,18 +35,15 @@ def summary(lines: Sequence[Line]) -> Html:
         )
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
-    columns["server steps"] = [_number(float(np.mean([*map(steps_made, line.runs)])), ",.6g") for line in lines]
-    ends = [[run["time"].values[: steps_made(run)][-1:].sum() for run in line.runs] for line in lines]
-    columns["simulated time (s)"] = [_number(float(np.mean(end)), ",.4g") for end in ends]
-    known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
+    columns["server steps"] = _means(lines, steps_made, ",.6g")
+    columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
+    known = set.intersection(*(set(line.runs[0].variables) for line in lines))
     if "staleness" in known:
-        ages = [staleness_of(line.runs) for line in lines]
-        counts = [age.size / len(line.runs) for age, line in zip(ages, lines, strict=True)]
-        columns["client updates"] = [_number(count, ",.6g") for count in counts]
+        columns["client updates"] = _means(lines, lambda run: staleness_of([run]).size, ",.6g")
         for what in ("refused", "stopped", "lost"):
             if any(discarded_runs(run, what) for line in lines for run in line.runs):
-                counts = [np.mean([discarded_runs(run, what) for run in line.runs]) for line in lines]
-                columns[f"runs {what}"] = [_number(float(count), ",.6g") for count in counts]
+                columns[f"runs {what}"] = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
+        ages = [staleness_of(line.runs) for line in lines]
         columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
         columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
     if {"bytes_up", "bytes_down"} <= known:
@@ -65,7 +63,7 @@ def summary(lines: Sequence[Line]) -> Html:
     return table(f"Results{several}", header, rows, sortable=True)
 
 
-def endings(lines: Sequence[Line]) -> Html:
+def endings(lines: Lines) -> Html:
     """Returns a note of runs that failed, stopped early or have not run, a sentence per line; empty without them."""
     reasons = [[reason for run in line.runs if (reason := ending(run))] for line in lines]
     early, runs = sum(map(len, reasons)), sum(len(line.runs) for line in lines)
@@ -139,6 +137,11 @@ def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
             text = f"{mean:.1f}" if percent(metric) else f"{mean:.4g}"
         cells.append(Cell(text.replace("-", "−"), mean))
     return cells
+
+
+def _means(lines: Lines, of: Callable[[Any], float], form: str) -> list[Cell]:
+    """Returns the mean of a number over the runs of each line."""
+    return [_number(float(np.mean([of(run) for run in line.runs])), form) for line in lines]
 
 
 def _epsilon(line: Line) -> float:
