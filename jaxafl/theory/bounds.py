@@ -15,6 +15,8 @@ from jaxafl.options import UserError, as_numbers, check_choice, shown
 
 Number = float | np.ndarray
 """A number, or an array [T] with a value for each number of server steps at which a bound is evaluated."""
+Terms = dict[str, tuple[str, Number]]
+"""Formula and value of each term of a bound, by name."""
 
 
 class Constant(NamedTuple):
@@ -164,7 +166,7 @@ def left_out(clients: Number, arrivals: Number) -> Number:
 def bounded(
     statement: Statement,
     constants: SimpleNamespace,
-    terms: Mapping[str, tuple[str, Number]],
+    terms: Terms,
     conditions: Sequence[Condition] = (),
     axis: str = "server_steps",
     trivial: Number | None = None,

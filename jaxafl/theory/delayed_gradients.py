@@ -12,6 +12,7 @@ from jaxafl.theory.bounds import (
     Condition,
     Number,
     Statement,
+    Terms,
     bounded,
     numbers,
     quotient,
@@ -233,7 +234,7 @@ def _trivial(v: Any) -> Number:
     return v.smoothness * v.distance**2 / 2
 
 
-def _synchronous(v: Any) -> dict[str, tuple[str, Number]]:
+def _synchronous(v: Any) -> Terms:
     """Returns the terms of S."""
     T, L, mu, square = v.server_steps, v.smoothness, v.strong_convexity, v.distance**2
     later = 2 * L / (mu * T**2) * (L * square + (mu + L) * v.optimum_spread)
@@ -248,7 +249,7 @@ def _of_the_absent(v: Any, spread: Number) -> Number:
     return (2 * v.smoothness - v.strong_convexity) * spread / 2 + 3 * v.smoothness * v.distance**2 / 2
 
 
-def _delayed(v: Any, spread: Number) -> dict[str, tuple[str, Number]]:
+def _delayed(v: Any, spread: Number) -> Terms:
     """Returns the terms that delays add to S in the bound of AUDG."""
     L, square = v.smoothness, v.learning_rate**2 * v.gradient_bound**2
     linear = square * (L - v.strong_convexity) / 2 * v.mean_arrivals * v.mean_staleness

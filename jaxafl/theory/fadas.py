@@ -12,6 +12,7 @@ from jaxafl.theory.bounds import (
     Condition,
     Number,
     Statement,
+    Terms,
     bounded,
     left_out,
     numbers,
@@ -245,7 +246,7 @@ def _checked(owner: str, given: dict[str, Any]) -> Any:
     return v
 
 
-def _common(v: Any) -> dict[str, tuple[str, Number]]:
+def _common(v: Any) -> Terms:
     """Returns the first two terms of both theorems."""
     drift = 20 * v.bound * v.local_rate**2 * v.local_steps * v.smoothness**2 * v.noise / v.epsilon
     step = v.adaptive_rate * v.local_rate * v.local_steps
@@ -268,7 +269,7 @@ def _conditions(v: Any, factor: float) -> list[Condition]:
     ]
 
 
-def _orders(v: Any) -> dict[str, tuple[str, Number]]:
+def _orders(v: Any) -> Terms:
     T, M, fall = v.server_steps, v.arrivals, v.smoothness * v.gap
     return {
         "noise": ("√(LF)σ/√(TKM)", np.sqrt(fall * v.local_variance / (T * v.local_steps * M))),

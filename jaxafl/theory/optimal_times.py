@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.options import UserError, as_numbers, check_number, check_whole
+from jaxafl.options import UserError, check_number, check_whole
 
 _ROUNDING = 1e-9  # relative: an arrival counts if its time equals that of another client but for rounding
 
@@ -272,12 +272,8 @@ def delay_adaptive_steps(
 
 def _sorted(name: str, times: Any) -> np.ndarray:
     """Returns the times in increasing order, float64 [n]."""
-    owner = f"theory.optimal_times.{name}"
-    given = as_numbers(owner, "times", times)
-    tau = np.sort(given.ravel())
-    if given.ndim > 1 or not len(tau) or not np.isfinite(tau).all() or not (tau > 0).all():
-        raise UserError(f"{owner}: expected times as finite seconds above 0, one per client [n]")
-    return tau
+    check_number(f"theory.optimal_times.{name}", "times", times, above=0, per_client=True)
+    return np.sort(np.ravel(times).astype(float))
 
 
 def _first(tau: np.ndarray, until: float, closes: Callable[[np.ndarray], bool]) -> float:

@@ -132,8 +132,7 @@ def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, att
     """Returns the clients' moments [3, N] with their weighted sums A and B."""
     N = moments.shape[1]
     shares = np.ones(N) if weights is None else as_numbers(owner, "weights", weights)
-    if shares.shape != (N,) or not (np.isfinite(shares) & (shares >= 0)).all() or not shares.sum() > 0:
-        raise UserError(f"{owner}: weights must be finite and >= 0, one per client ({N},), and not all 0")
+    check_number(owner, "weights", shares, least=0, per_client=True, num_clients=N)
     heard = np.isfinite(moments[0])
     shares = np.where(heard, shares, 0) / shares[heard].sum()
     known = np.where(heard, moments, 0)
