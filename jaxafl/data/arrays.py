@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.partition.base import rows_of_each
@@ -97,15 +97,14 @@ def from_arrays(
         raise UserError(f"{name}: give either x_test and y_test, or test_fraction, or test")
     if others:
         x_test, y_test = others.pop(first)
-    source: dict[str, str | int | float] = {"source": "arrays"}
+    source: Source = {"source": "arrays"}
     test_clients = None
     if test_fraction is None:
         held_out, held_out_labels = _samples(f"{name}, test set", x_test), as_targets(f"{name}, test set", y_test)
     else:
-        chosen = hold_out(name, users, test_fraction, seed)
-        held_out, held_out_labels = jax.tree.map(lambda leaf: leaf[chosen], samples), labels[chosen]
-        test_clients = users[chosen].astype(np.int32)
-        samples, labels, users = jax.tree.map(lambda leaf: leaf[~chosen], samples), labels[~chosen], users[~chosen]
+        kept_part, test_part = hold_out(name, users, test_fraction, seed, (samples, labels, users))
+        (samples, labels, users), (held_out, held_out_labels, owners) = kept_part, test_part
+        test_clients = owners.astype(np.int32)
         source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
     if preprocessing is None:
         scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
@@ -120,14 +119,15 @@ def from_arrays(
     return data.with_test_sets(others, first) if others else data
 
 
-def hold_out(name: str, users: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Returns a mask bool [n] of ⌊fraction · n_k⌋ samples of each client, drawn without replacement.
+def hold_out(name: str, users: np.ndarray, fraction: float, seed: int, arrays: Any) -> tuple[Any, Any]:
+    """Splits arrays into the kept rows and ⌊fraction · n_k⌋ rows of each client, drawn without replacement.
 
     Args:
         name: name of the dataset, for messages.
         users: int [n], the client of each sample.
         fraction: share of the samples, in (0, 1).
         seed: seed of the draw.
+        arrays: a pytree of arrays [n, ...].
     """
     check_number(name, "test_fraction", fraction, above=0, below=1)
     rng = np.random.default_rng(check_whole(name, "seed", seed, least=0, most=None))
@@ -136,7 +136,8 @@ def hold_out(name: str, users: np.ndarray, fraction: float, seed: int) -> np.nda
         test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
     if not test.any():
         raise UserError(f"{name}: test_fraction={fraction} holds out no sample of any client. Use a larger one")
-    return test
+    kept_part, test_part = (jax.tree.map(lambda leaf, rows=rows: leaf[rows], arrays) for rows in (~test, test))
+    return kept_part, test_part
 
 
 def _samples(owner: str, x: Any) -> Any:

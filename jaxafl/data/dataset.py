@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
@@ -17,6 +17,9 @@ from jaxafl.data.stored import client_arrays, gather_stored, stored_rows
 from jaxafl.data.targets import as_samples, as_targets, check_range, quantile_bins, require_classes
 from jaxafl.device.user_code import no_host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
+
+Source: TypeAlias = dict[str, str | int | float]
+"""Origin of samples, for the description of a dataset."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -128,11 +131,6 @@ class Dataset(Summarised):
         with no_host_draws(f"{self.name}: {partitioner}", "or the `rng` of `split`"):
             clients = partitioner.split(labels, self.users, np.random.default_rng(seed))
         arrays, counts = client_arrays(self.x, self.y, [*clients])
-        if empty := int(np.sum(counts == 0)):
-            raise UserError(
-                f"{self.name}: {empty} of {len(counts)} clients have no training sample; expected one each. Use fewer "
-                "clients, a larger alpha, dirichlet(..., min_size=1), or dirichlet_equal"
-            )
         said = {"dataset": self.name, **self.source, "preprocessing": self.preprocessing.description}
         split = {**partitioner.description, "partition_seed": seed}
         if quantiles is not None:
@@ -170,7 +168,7 @@ class Dataset(Summarised):
 
     def _names(self, arrays: Mapping[str, Any], counts: np.ndarray) -> np.ndarray | None:
         """Returns the names of the clients, str [N], or `None` unless clients and users correspond one to one."""
-        if self.users is None or len(np.unique(arrays["offset"])) < len(counts):
+        if self.users is None or not counts.all() or len(np.unique(arrays["offset"])) < len(counts):
             return None
         users = self.users[arrays["index"]]
         first = users[arrays["offset"]]

@@ -65,7 +65,8 @@ class FederatedData(Summarised):
         counts = np.asarray(self.counts)
         if not len(counts) or counts.min() < 1:
             raise UserError(
-                f"{self.name}: {np.sum(counts < 1)} of {len(counts)} clients have no training sample; expected one"
+                f"{self.name}: {np.sum(counts < 1)} of {len(counts)} clients have no training sample; expected one. "
+                "Use fewer clients, a larger alpha, dirichlet(..., min_size=1), or dirichlet_equal"
             )
         lengths = {len(leaf) for leaf in jax.tree.leaves(self.x_test)}
         if lengths != {len(self.y_test)} or lengths == {0}:

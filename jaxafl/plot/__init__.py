@@ -1,7 +1,7 @@
 """Figures of results: most functions take one result, a dict of results by name, or a sweep, and return the figure.
 
-The functions work without a display: none opens a window or changes Matplotlib's global state. Before drawing, a `path`
-with the ending of another format raises `ValueError`, and one that cannot be written an `OSError`.
+The functions work without a display: none opens a window or changes Matplotlib's global state. A `path` with the ending
+of another format raises `ValueError`, and one that cannot be written an `OSError`.
 """
 
 from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_vs_time

@@ -6,25 +6,24 @@ import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, Formatter
+from matplotlib.ticker import EngFormatter
 
 from jaxafl.options import UserError, named, user_errors
 from jaxafl.plot.canvas import (
     ImagePath,
     Limits,
     axis_name,
-    check_image_path,
     draw_line,
     finish,
     legend_beside,
-    limit,
     line_styles,
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import curve, over_seeds, percent, scale_of
+from jaxafl.results.curves import AXES, Axis, curve, over_seeds, percent, scale_of
 from jaxafl.results.members import Member, Results, finished_members, heading
 
+_BYTES = Axis("eval_bytes", "bytes sent, up and down")
 _GRID = 400  # points at which the runs of different seeds are averaged
 
 
@@ -57,7 +56,7 @@ def accuracy_vs_time(
     Raises:
         TypeError, ValueError: these are not results, or they lack the metric.
     """
-    return _curves(results, metric, "eval_time", "simulated time (s)", ax, path, xlim, ylim)
+    return _curves(AXES["time"], **locals())
 
 
 @named
@@ -71,7 +70,7 @@ def accuracy_vs_steps(
     ylim: Limits = None,
 ) -> Figure:
     """Draws test accuracy in percent against server steps; otherwise like `accuracy_vs_time`."""
-    return _curves(results, metric, "eval_step", "server steps", ax, path, xlim, ylim)
+    return _curves(AXES["server_steps"], **locals())
 
 
 @named
@@ -85,42 +84,32 @@ def accuracy_vs_bytes(
     ylim: Limits = None,
 ) -> Figure:
     """Draws test accuracy in percent against bytes sent, up and down; otherwise like `accuracy_vs_time`."""
-    return _curves(results, metric, "eval_bytes", "bytes sent, up and down", ax, path, xlim, ylim, EngFormatter("B"))
+    return _curves(_BYTES, **locals())
 
 
 def _curves(
-    results: Results,
-    metric: str,
-    against: str,
-    axis_label: str,
-    ax: Axes | None,
-    path: ImagePath,
-    xlim: Limits,
-    ylim: Limits,
-    unit: Formatter | None = None,
+    against: Axis, results: Results, ax: Axes | None, path: ImagePath, metric: str, xlim: Limits, ylim: Limits
 ) -> Figure:
-    file = check_image_path(path)
-    lines = finished_members(results, metric, against)
+    lines = finished_members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     labels, header = _legend(lines)
     failed = 0
     for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
         with user_errors(line.name):
-            at, mean, deviation = _mean(line.runs, metric, against)
+            at, mean, deviation = _mean(line.runs, metric, against.variable)
         style["marker"] = "" if len(at) > 1 else "o"
         failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=label, **style)
     units = lines[0].runs[0][metric].attrs.get("units", "1")
     said = " (%)" if percent(metric) else f" ({units})" if units != "1" else ""
-    ax.set(xlabel=axis_label, ylabel=f"{axis_name(metric)}{said}", title=heading(results), xlim=(0, None))
+    ax.set(xlabel=against.label, ylabel=f"{axis_name(metric)}{said}", title=heading(results), xlim=(0, None))
     if percent(metric) or ax.dataLim.ymin >= 0:
         ax.set_ylim(0, None)
-    if unit is not None:
-        ax.xaxis.set_major_formatter(unit)
-    limit(ax, xlim, ylim)
-    tidy(ax)
+    if against is _BYTES:
+        ax.xaxis.set_major_formatter(EngFormatter("B"))
+    tidy(ax, xlim, ylim)
     if len(lines) > 1 or header or failed:
         legend_beside(ax, len(lines) + failed, header)
-    return finish(figure, file)
+    return finish(figure, path)
 
 
 def _legend(lines: list[Member]) -> tuple[list[str], str | None]:

@@ -9,14 +9,12 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, named, shown
+from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import (
     ImagePath,
     Limits,
-    check_image_path,
     finish,
     legend_beside,
-    limit,
     line_styles,
     panels_of,
     tidy,
@@ -25,7 +23,6 @@ from jaxafl.results.curves import curve
 from jaxafl.results.members import Results, finished_members, heading
 
 _NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average": "average_loss"}
-_DIAGNOSTICS = {"gradient_norm_squared": "gradient_norm", "average_loss": "average"}
 
 
 @named
@@ -59,23 +56,12 @@ def bound(
     Raises:
         TypeError, ValueError: this is not a bound of several T, or the results lack the bounded quantity.
     """
-    file = check_image_path(path)
-    if not isinstance(bound, xr.Dataset) or "server_steps" not in bound.dims or "total" not in bound:
-        given = dict(bound.sizes) if isinstance(bound, xr.Dataset) else shown(bound)
+    if "server_steps" not in bound.dims or bound.attrs["quantity"] not in _NEEDS:
         raise UserError(
-            "plot.bound takes a bound of several server steps, such as theory.defedavg.theorem_1 returns for "
-            f"server_steps=range(1, 101); got {given}"
+            f"plot.bound draws bounds of {' and '.join(_NEEDS)} at several server steps, server_steps=range(1, 101); "
+            f"got one of {bound.attrs['quantity']} with sizes {dict(bound.sizes)}"
         )
-    quantity = bound.attrs["quantity"]
-    if quantity not in _NEEDS:
-        raise UserError(
-            f"no run records what this bound is about, {bound.attrs['bounds']} ({quantity}); those of "
-            f"{' and '.join(_NEEDS)} can be drawn"
-        )
-    variable = _NEEDS[quantity]
-    named = {"": results} if isinstance(results, xr.Dataset) else results
-    if any(isinstance(one, xr.Dataset) and variable not in one for one in dict(named).values()):
-        raise UserError(f'a result has no {variable}: record it by run(diagnostics="{_DIAGNOSTICS[variable]}")')
+    variable = _NEEDS[bound.attrs["quantity"]]
     lines = finished_members(results, variable)
     figure, [ax] = panels_of(ax, 9.5, 4.2)
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
@@ -91,10 +77,9 @@ def bound(
             label = f"{name}: {bound[name].attrs['long_name']}"
             ax.plot(T, bound[name].values, label=label, linewidth=1, **style | {"linestyle": ":"})
     ax.set(xlabel="server steps T", ylabel=bound.attrs["bounds"], title=heading(results), yscale="log")
-    limit(ax, xlim, ylim)
-    tidy(ax)
+    tidy(ax, xlim, ylim)
     legend_beside(ax, len(ax.lines))
-    return finish(figure, file)
+    return finish(figure, path)
 
 
 def _label(bound: xr.Dataset) -> str:

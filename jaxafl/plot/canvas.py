@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import matplotlib
 import numpy as np
@@ -17,7 +17,7 @@ from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 from jaxafl.results.curves import failed_steps, has_failed
-from jaxafl.results.members import Member
+from jaxafl.results.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
 """File of a figure; `None` saves nothing."""
@@ -31,17 +31,19 @@ _DASHES = ("-", "--", ":", "-.")
 def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **layout: Any) -> tuple[Figure, list[Axes]]:
     """Returns the given axes and their figure, or a new figure with rows of axes; width and height in inches."""
     if ax is not None:
-        return figure_of(ax), [ax]
+        return cast(Figure, ax.get_figure(root=True)), [ax]
     figure = Picture(width, height)
     return figure, list(figure.subplots(rows, squeeze=False, **layout)[:, 0])
 
 
-def figure_of(ax: Axes) -> Figure:
-    """Returns the figure of axes."""
-    figure = ax.get_figure(root=True)
-    if figure is None:
-        raise ValueError("ax belongs to no figure; make it with figure.subplots(), or pass ax=None")
-    return figure
+def one_member(results: Results, *variables: str) -> Member:
+    """Returns the one configuration of results, with its finished runs; raises `ValueError` if there are several."""
+    found = finished_members(results, *variables)
+    if len(found) != 1:
+        axis = next(iter(found[0].place), None)
+        one = f"results[{found[0].name!r}]" if axis is None else f"result.isel({{{axis!r}: 0}})"
+        raise UserError(f"this figure takes one configuration, got {len(found)} configurations; choose one, e.g. {one}")
+    return found[0]
 
 
 def line_styles(count: int) -> list[dict[str, Any]]:
@@ -102,13 +104,9 @@ def axis_name(metric: str) -> str:
     return words if words.startswith("validation ") else f"test {words}"
 
 
-def limit(ax: Axes, xlim: Limits, ylim: Limits) -> None:
-    """Sets the limits of axes, in the units of the figure; `None` leaves them."""
+def tidy(ax: Axes, xlim: Limits = None, ylim: Limits = None) -> None:
+    """Draws a light grid, removes the box around the data, and sets limits in the units of the figure, if given."""
     ax.set(**{name: limits for name, limits in {"xlim": xlim, "ylim": ylim}.items() if limits is not None})
-
-
-def tidy(ax: Axes) -> None:
-    """Draws a light grid, and removes the box around the data."""
     ax.grid(color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -130,9 +128,9 @@ def check_image_path(path: ImagePath) -> pathlib.Path | None:
     return check_path(path)
 
 
-def finish(figure: Figure, path: pathlib.Path | None) -> Figure:
-    """Saves the figure if a path is given, and returns it."""
-    if path is not None:
-        with replacing(path) as unfinished:
+def finish(figure: Figure, path: ImagePath) -> Figure:
+    """Saves the figure if a path is given, and returns it; raises as `check_image_path` does."""
+    if (file := check_image_path(path)) is not None:
+        with replacing(file) as unfinished:
             figure.savefig(unfinished, dpi=150)
     return figure

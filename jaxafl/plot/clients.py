@@ -7,11 +7,11 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, Limits, check_image_path, finish, limit, panels_of, tidy
+from jaxafl.options import named
+from jaxafl.plot.canvas import ImagePath, Limits, finish, one_member, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
 from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
-from jaxafl.results.members import finished_members, heading
+from jaxafl.results.members import heading
 
 _NAMED = 30  # names are drawn for at most this number of clients
 _POINTS = 200  # points at which seeds are averaged
@@ -48,7 +48,6 @@ def client_spread(
     Raises:
         TypeError, ValueError: the result varies in more than the seed, or it lacks the metric of clients.
     """
-    file = check_image_path(path)
     variable = f"client_{metric}"
     runs = _seeds(result, variable)
     scale, rising = scale_of(metric), not falls(runs, variable, "client_spread")
@@ -63,8 +62,9 @@ def client_spread(
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     for low, high, opacity in _BANDS:
         edges = [over(lambda accuracy, edge=edge: np.percentile(accuracy, edge, axis=1)) for edge in (low, high)]
+        (at, bottom, _), (_, top, _) = edges
         label = f"{low} to {high} % of clients"
-        ax.fill_between(edges[0][0], edges[0][1], edges[1][1], color="#0072B2", alpha=opacity, linewidth=0, label=label)
+        ax.fill_between(at, bottom, top, color="#0072B2", alpha=opacity, linewidth=0, label=label)
     lines = (
         ("median", "#0072B2", "-", lambda values: np.median(values, axis=1)),
         ("worst 10 %", "#D55E00", "--", lambda values: worst_tenth(values, rising)),
@@ -80,9 +80,8 @@ def client_spread(
     if percent(metric) or ax.dataLim.ymin >= 0:
         ax.set_ylim(0, None)
     ax.legend(frameon=False, fontsize=9, title=f"error bars: std of {len(runs)} seeds" if len(runs) > 1 else None)
-    limit(ax, xlim, ylim)
-    tidy(ax)
-    return finish(figure, file)
+    tidy(ax, xlim, ylim)
+    return finish(figure, path)
 
 
 @named
@@ -102,7 +101,6 @@ def accuracy_vs_participation(
     over seeds. Clients that never arrived are open circles. Up to 30 clients are labelled. Otherwise like
     `client_spread`.
     """
-    file = check_image_path(path)
     runs = _seeds(result, "client_accuracy")
     final = np.stack([run["client_accuracy"].values[-1] for run in runs])
     known = np.isfinite(final).all(axis=0)
@@ -135,20 +133,12 @@ def accuracy_vs_participation(
     ax.set(xlabel="arrivals of the client", ylabel="accuracy on its own samples (%)")
     ax.set_title(title, fontsize=10)
     ax.margins(0.08)
-    limit(ax, xlim, ylim)
-    tidy(ax)
-    return finish(figure, file)
+    tidy(ax, xlim, ylim)
+    return finish(figure, path)
 
 
 def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:
     """Returns the runs of a result that varies in nothing but the seed, and has a metric of clients, each up to its
     last evaluation: runs of several lengths are padded."""
-    found = finished_members(result, variable, "participation")
-    if len(found) != 1:
-        axis = next(iter(found[0].place), None)
-        one = f"results[{found[0].name!r}]" if axis is None else f"result.isel({{{axis!r}: 0}})"
-        raise UserError(
-            f"this figure takes a run or its seeds, got {len(found)} configurations; choose one, e.g. {one}"
-        )
-    made = (run[variable].notnull().any("population").values for run in found[0].runs)
-    return [run.isel(evaluation=shown) for run, shown in zip(found[0].runs, made, strict=True)]
+    runs = one_member(result, variable, "participation").runs
+    return [run.isel(evaluation=run[variable].notnull().any("population").values) for run in runs]

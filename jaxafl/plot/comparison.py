@@ -14,11 +14,9 @@ from jaxafl.plot.canvas import (
     ImagePath,
     Limits,
     axis_name,
-    check_image_path,
     draw_line,
     finish,
     legend_beside,
-    limit,
     line_styles,
     panels_of,
     tidy,
@@ -60,13 +58,10 @@ def comparison(
 
     Raises:
         TypeError: these are not results.
-        ValueError: the axis or metric is unknown, the band is not two quantiles, or a run has no values.
+        ValueError: the axis or metric is unknown, the band are no quantiles, or a run has no values.
     """
     check_choice("comparison", "axis", axis, tuple(AXES))
     low, high = band
-    if not 0 <= low < high <= 1:
-        raise UserError(f"comparison: band must be two quantiles 0 <= low < high <= 1, got {band}")
-    file = check_image_path(path)
     against = AXES[axis]
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
     lines = finished_members(results, metric, against.variable)
@@ -77,7 +72,8 @@ def comparison(
         if not all(one.at.size for one in curves):
             raise UserError(f"{line.name}: a run has no evaluation with a finite {metric}; there is nothing to plot")
         grid = np.unique(np.concatenate([one.at for one in curves]))
-        grid = grid[(grid >= max(one.at[0] for one in curves)) & (grid <= min(one.at[-1] for one in curves))]
+        start, end = max(one.at[0] for one in curves), min(one.at[-1] for one in curves)
+        grid = grid[(grid >= start) & (grid <= end)]
         shorter |= max(one.at[-1] for one in curves) > grid[-1:].max(initial=-np.inf)
         values = np.stack([one.before(grid) for one in curves]) * scale_of(metric)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
@@ -85,8 +81,7 @@ def comparison(
         failed += draw_line(ax, line, grid / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
     shown = axis_name(metric)
     ax.set(xlabel=against.label, ylabel=f"{shown} (%)" if percent(metric) else shown, xlim=(0, None))
-    limit(ax, xlim, ylim)
-    tidy(ax)
+    tidy(ax, xlim, ylim)
     title = f"median, {100 * low:g} to {100 * high:g} % of seeds" + ("\nwhere all seeds have run" if shorter else "")
     title += f"\n{left}" if (left := unfinished(results)) else ""
     if at is not None:
@@ -94,4 +89,4 @@ def comparison(
     if isinstance(at, Mapping) and axis in at:
         ax.axvline(at[axis] / against.scale, color="0.4", linestyle=":", linewidth=1.2)
     legend_beside(ax, len(lines) + failed, title)
-    return finish(figure, file)
+    return finish(figure, path)

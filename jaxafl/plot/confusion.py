@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
-from jaxafl.results.members import Results, finished_members, heading
+from jaxafl.options import named
+from jaxafl.plot.canvas import ImagePath, finish, one_member, panels_of
+from jaxafl.results.members import Results, heading
 
 _WRITTEN = 20  # classes up to which shares are written into the cells
 
@@ -30,11 +30,8 @@ def confusion(results: Results, ax: Axes | None = None, path: ImagePath = None) 
     Raises:
         TypeError, ValueError: these are not results of one configuration, or they have no `confusion`.
     """
-    file = check_image_path(path)
-    found = finished_members(results, "confusion")
-    if len(found) != 1:
-        raise UserError(f"this figure takes one configuration, got {len(found)}; choose one, e.g. result.isel(...)")
-    counts = np.sum([run["final_confusion"].fillna(0).values for run in found[0].runs], axis=0)
+    runs = one_member(results, "confusion").runs
+    counts = np.sum([run["final_confusion"].fillna(0).values for run in runs], axis=0)
     total = counts.sum(axis=1, keepdims=True)
     share = 100 * np.divide(counts, total, out=np.full(counts.shape, np.nan), where=total > 0)
     classes = len(share)
@@ -48,4 +45,4 @@ def confusion(results: Results, ax: Axes | None = None, path: ImagePath = None) 
             colour = "white" if value > 60 else "black"
             ax.text(predicted, label, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
     ax.set(xlabel="predicted class", ylabel="label", title=heading(results))
-    return finish(figure, file)
+    return finish(figure, path)

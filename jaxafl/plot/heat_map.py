@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from jaxafl.options import UserError, check_choice, named
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
+from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.results.curves import falls, has_failed, percent, scale_of
 from jaxafl.results.members import heading, members
 from jaxafl.results.tables import decimals
@@ -55,11 +55,8 @@ def heat_map(
         >>> figure.axes[0].get_ylabel(), figure.axes[0].get_xlabel()
         ('server.alpha', 'client.learning_rate')
     """
-    file = check_image_path(path)
     variable = f"final_{metric}"
     found = members(result, variable)
-    if not isinstance(result, xr.Dataset):
-        raise UserError("heat_map: there are several results; expected one sweep over two options. Draw one at a time")
     if inner := found[0].runs[0][variable].dims:
         raise UserError(f"heat_map: {variable} varies along {inner[0]}; choose one value, result.isel({inner[0]}=0)")
     axes = list(found[0].place)
@@ -99,4 +96,4 @@ def heat_map(
     said = f"mean ± std of {seeds} seeds" if seeds > 1 else "one seed"
     ax.set(xlabel=axes[1], ylabel=axes[0])
     ax.set_title("\n".join(filter(None, [heading(result), f"{said}, best framed"])), fontsize=10)
-    return finish(figure, file)
+    return finish(figure, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.engine.plan import Plan
 from jaxafl.options import named
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, panels_of
+from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.plot.timeline import draw_bars
 
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "clip_on": True}
@@ -41,17 +42,8 @@ def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figur
 
     Returns:
         The figure.
-
-    Raises:
-        TypeError: this is not a plan.
-        ValueError: nothing would be shown.
     """
-    file = check_image_path(path)
-    if not isinstance(planned, Plan):
-        raise TypeError(f"plan draws what Simulation.plan(server_steps) gives, got {type(planned).__name__}")
     steps = min(max_steps, len(planned.steps.time))
-    if steps < 1:
-        raise ValueError(f"max_steps must be at least 1 and the plan have server steps, got {max_steps} and {steps}")
     story = _replay(planned, steps)
     heights = [1.0 + 0.24 * planned.lanes, 1.0 + 0.24 * planned.slots]
     figure, (lanes, ring) = panels_of(None, 10, sum(heights), 2, height_ratios=heights)
@@ -59,7 +51,7 @@ def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figur
     _draw_ring(ring, story, planned.slots)
     if steps < len(planned.steps.time):
         figure.suptitle(f"the first {steps} of {len(planned.steps.time)} server steps", fontsize=10)
-    return finish(figure, file)
+    return finish(figure, path)
 
 
 def _replay(planned: Plan, steps: int) -> _Story:
@@ -70,7 +62,8 @@ def _replay(planned: Plan, steps: int) -> _Story:
     begun = {}  # lane -> run
     kept = [[0, 0, 0]]
     trained, started, stepped = [], [], []
-    for t, (before, after) in enumerate(np.pad(table.segments_before, (1, 0))[np.arange(steps)[:, None] + [0, 1]]):
+    borders = [0, *table.segments_before[:steps].tolist()]
+    for t, (before, after) in enumerate(itertools.pairwise(borders)):
         for s in range(before, after):
             for lane in np.flatnonzero(segments.loads[s]).tolist():
                 slot = int(segments.load_slot[s, lane])

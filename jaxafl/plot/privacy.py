@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, named, shown
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.options import UserError, named
+from jaxafl.plot.canvas import ImagePath, finish, legend_beside, line_styles, panels_of, tidy
 
 
 @named
@@ -25,17 +25,9 @@ def epsilon_vs_time(privacy: Any, ax: Axes | None = None, path: ImagePath = None
         The figure.
 
     Raises:
-        TypeError: these are not accounts of privacy.
         ValueError: their δ differ.
     """
-    file = check_image_path(path)
     found = dict(privacy) if isinstance(privacy, Mapping) and "max_epsilon" not in privacy else {"": privacy}
-    for name, one in found.items():
-        if "max_epsilon" not in getattr(one, "variables", ()):
-            raise TypeError(
-                f"epsilon_vs_time: {name or 'privacy'} is {shown(one)}; expected what schedule.privacy(delta=...) or "
-                "result.privacy(delta=...) returns"
-            )
     deltas = sorted({one.attrs["delta"] for one in found.values()})
     if len(deltas) != 1:
         raise UserError(f"epsilon_vs_time: δ differs, {deltas}; expected one δ. Compute all with the same delta=")
@@ -49,4 +41,4 @@ def epsilon_vs_time(privacy: Any, ax: Axes | None = None, path: ImagePath = None
     tidy(ax)
     if len(found) > 1:
         legend_beside(ax, len(found))
-    return finish(figure, file)
+    return finish(figure, path)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, check_image_path, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.canvas import ImagePath, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.members import Results, finished_members, heading
 
@@ -34,7 +34,6 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     Raises:
         TypeError, ValueError: these are not results, or they have no arrivals.
     """
-    file = check_image_path(path)
     found = finished_members(results, "staleness")
     arrivals = [staleness_of(member.runs) for member in found]
     if not any(len(values) for values in arrivals):
@@ -65,7 +64,7 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
         tidy(panel)
     panels[-1].set_xlabel("staleness τ (server steps)")
     panels[0].set_title(heading(results))
-    return finish(figure, file)
+    return finish(figure, path)
 
 
 def _summary(staleness: np.ndarray) -> str:

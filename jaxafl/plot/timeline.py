@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from matplotlib import colormaps
@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
-from jaxafl.options import UserError, check_number, check_whole, named
-from jaxafl.plot.canvas import ImagePath, check_image_path, figure_of, finish, panels_of
+from jaxafl.options import UserError, named
+from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
 from jaxafl.results.clients import names_of
 from jaxafl.results.members import Results, finished_members, heading, titled
@@ -68,11 +68,6 @@ def timeline(
         >>> len(figure.axes[0].get_yticklabels())  # a row per client
         5
     """
-    file = check_image_path(path)
-    if until is not None:
-        check_number("timeline", "until", until, above=0)
-    for name, most in (("max_clients", max_clients), ("max_runs", max_runs)):
-        check_whole("timeline", name, most)
     found = _panels(results)
     if ax is not None and len(found) > 1:
         raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
@@ -86,7 +81,7 @@ def timeline(
         panel.set_xlim(0, last)
     if len(found) > len(first):
         figure.suptitle(f"the first {len(first)} of {len(found)} results")
-    return finish(figure, file)
+    return finish(figure, path)
 
 
 def _panels(results: Any) -> list[tuple[str, Runs, list[str]]]:
@@ -145,8 +140,8 @@ def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: 
     right = np.concatenate([runs.arrived[hangs], runs.waited[waits]])
     corners = list(_corners(left, right, np.concatenate([row[hangs], row[waits]])))
     ax.add_collection(PolyCollection(corners, facecolors="none", edgecolors="0.35", hatch="////", linewidths=0.4))
-    flying = np.searchsorted(clients, runs.flying)
-    corners = list(_corners(runs.since, np.full(len(flying), end), flying))
+    flying = np.searchsorted(clients, runs.flying.client)
+    corners = list(_corners(runs.flying.started, np.full(len(flying), end), flying))
     ax.add_collection(PolyCollection(corners, facecolors="0.85", edgecolors="white", linewidths=0.6))
     notes = ["hatched: hanging or waiting"] if len(left) else []
     notes += ["crossed: refused, stopped or lost"] if len(wasted.client) else []
@@ -155,7 +150,8 @@ def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: 
 
 def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> np.ndarray:
     """Returns the corners of bars in rows, [R, 4, 2]."""
-    x, y = np.stack([left, right, right, left], axis=1), np.asarray(row)[:, None] + [-0.4, -0.4, 0.4, 0.4]
+    x = np.stack([left, right, right, left], axis=1)
+    y = np.asarray(row)[:, None] + [-0.4, -0.4, 0.4, 0.4]
     return np.stack([x, y], axis=2)
 
 
@@ -166,7 +162,7 @@ def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, st
     colours, norm = _colours(worst)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
     ax.add_collection(bars)
-    bar = figure_of(ax).colorbar(bars, ax=ax, pad=0.01, aspect=12)
+    bar = cast(Figure, ax.get_figure(root=True)).colorbar(bars, ax=ax, pad=0.01, aspect=12)
     bar.set_label("staleness (steps)", fontsize=8)
     if isinstance(norm, BoundaryNorm):
         bar.set_ticks(list(range(worst + 1)), labels=[str(level) for level in range(worst + 1)])

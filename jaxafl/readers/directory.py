@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from jaxafl.options import as_path
+
+Directory: TypeAlias = str | os.PathLike[str] | None
+"""A data directory; `None` takes the default, see `data_directory`."""
 
 
 class MissingDataset(FileNotFoundError):
     """Error for a dataset that no place holds, or holds only in part."""
 
 
-def data_directory(data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
+def data_directory(data_dir: Directory = None) -> pathlib.Path:
     """Returns the directory of datasets: `data_dir`, else `$JAXAFL_DATA_DIR`, else the default of TensorFlow Datasets.
 
     Args:

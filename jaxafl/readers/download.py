@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from jaxafl.options import check_choice, check_flag
-from jaxafl.readers.directory import MissingDataset, data_directory
+from jaxafl.readers.directory import Directory, MissingDataset, data_directory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +26,7 @@ _MEMBERS = {  # archive -> the files to unpack; CIFAR is read from its archive
 }
 
 
-def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
+def download(name: str, data_dir: Directory = None) -> pathlib.Path:
     """Downloads the published files of a dataset into the data directory; `jaxafl data NAME` does the same.
 
     Every file is compared with its published SHA-256 before it gets its name, so a folder never holds half a file.
@@ -48,7 +47,6 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
     """
     check_choice("download", "name", name, tuple(PLACES))
     import pooch
-    import requests
 
     files = pooch.create(data_directory(data_dir), base_url="")
     files.load_registry(REGISTRY)
@@ -60,7 +58,9 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None) -> pathl
         members = _MEMBERS.get(pathlib.Path(file).name)
         try:
             files.fetch(file, processor=members and unpack(members, extract_dir="."), downloader=client)
-        except requests.RequestException as error:
+        except OSError as error:
+            if error.errno is not None:  # of this machine, such as a full disk; those of `requests` have no number
+                raise
             raise ConnectionError(
                 f"{name}: {files.urls[file]} could not be downloaded: {error}. Run it again. Without network, copy "
                 f"{folder} from a machine where `jaxafl data {name}` was run."

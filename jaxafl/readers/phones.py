@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import pathlib
 import zipfile
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.readers.directory import data_directory, find_files, missing_dataset
+from jaxafl.readers.directory import Directory, data_directory, find_files, missing_dataset
 
 # FLASH's published milliseconds per mini-batch (mean, standard deviation) on its slow, middle and fast phone
 MEASURED = {
@@ -77,7 +76,7 @@ def benchmark_step_times(workload: str, scores: dict[str, float]) -> tuple[np.nd
     return mean, sigma
 
 
-def read_scores(data_dir: str | os.PathLike[str] | None) -> dict[str, float]:
+def read_scores(data_dir: Directory) -> dict[str, float]:
     """Reads the AI-Benchmark scores of phones.
 
     Raises:
@@ -92,7 +91,7 @@ def read_scores(data_dir: str | os.PathLike[str] | None) -> dict[str, float]:
     return scores
 
 
-def read_links(data_dir: str | os.PathLike[str] | None) -> Traces:
+def read_links(data_dir: Directory) -> Traces:
     """Reads the megabits transferred along every link trace.
 
     As in Pensieve's simulator, the rate in a row holds since the previous row, so the rate of the first row is unused.
@@ -109,7 +108,7 @@ def read_links(data_dir: str | os.PathLike[str] | None) -> Traces:
     return traces_of(times, bits, f"{path}: ")
 
 
-def read_availability(data_dir: str | os.PathLike[str] | None) -> Traces:
+def read_availability(data_dir: Directory) -> Traces:
     """Reads the seconds for which every device has been ready. Devices that are never ready are left out.
 
     Raises:
@@ -143,8 +142,6 @@ def traces_of(times: Sequence[np.ndarray], amounts: Sequence[np.ndarray], where:
     Raises:
         ValueError: a trace is invalid. The message names the trace and the reason.
     """
-    if not times:
-        raise ValueError(f"{where}at least one trace is needed, got none")
     for index, (time, amount) in enumerate(zip(times, amounts, strict=True)):
         known = np.ndim(time) == 1 and np.shape(time) == np.shape(amount) and np.isfinite([time, amount]).all()
         if not known or len(time) < 2 or time[0] != 0 or (np.diff(time) <= 0).any():
@@ -173,7 +170,7 @@ def _load(path: pathlib.Path, one: str, other: str, *more: str) -> list[Any]:
     return [*traces, *(arrays[name] for name in more)]
 
 
-def _find(name: str, data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
+def _find(name: str, data_dir: Directory) -> pathlib.Path:
     """Returns the path of a file in the data directory's folder of device traces, or in the data directory itself."""
     base = data_directory(data_dir)
     ways = [

@@ -9,12 +9,10 @@ import numpy as np
 
 from jaxafl.options import UserError
 
-_EIGHT_BITS = {
-    "1": "L", "L": "L", "LA": "LA", "La": "LA", "P": "RGB", "PA": "RGBA", "RGB": "RGB", "RGBX": "RGB", "RGBA": "RGBA",
-    "RGBa": "RGBA", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB",
-}  # fmt: skip
-"""Mode -> mode with 8 bits per channel that shows an equal image."""
-_WIDE = {"I;16": np.uint16, "I;16L": np.uint16, "I;16B": np.uint16, "I;16N": np.uint16, "I": np.int32, "F": np.float32}
+_EIGHT_BITS = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "PA": "RGBA", "RGBA": "RGBA", "RGBa": "RGBA"}
+"""Mode -> mode with 8 bits per channel that shows an equal image; RGB for all others."""
+_WIDE = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
+"""Beginning of a mode, without the order of bytes -> dtype of its values."""
 
 
 def is_picture(sample: Any) -> bool:
@@ -57,8 +55,8 @@ def _pixels(image: Any) -> np.ndarray:
     from PIL import ImageOps
 
     image = ImageOps.exif_transpose(image)
-    if image.mode in _WIDE:
-        return np.asarray(image).astype(_WIDE[image.mode])[..., None]
+    if wide := _WIDE.get(image.mode[:4]):
+        return np.asarray(image).astype(wide)[..., None]
     mode = _EIGHT_BITS.get(image.mode, "RGB")
     if "transparency" in image.info:
         mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)

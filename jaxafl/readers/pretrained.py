@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from jaxafl.options import as_path, check_whole
-from jaxafl.readers.directory import data_directory
+from jaxafl.readers.directory import Directory, data_directory
 
 Tokenizer: TypeAlias = Any
 """A `tokenizers.Tokenizer`; functions import this optional package."""
@@ -24,7 +24,7 @@ _FILES = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_confi
 def pretrained_directory(
     checkpoint: str | os.PathLike[str],
     needed: Sequence[str],
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
 ) -> pathlib.Path:
     """Returns the folder of a pretrained checkpoint.
 
@@ -70,14 +70,14 @@ class Tokens(NamedTuple):
     Attributes:
         arrays: `input_ids` uint16 (int32 where the vocabulary needs it), `token_type_ids` uint8 (1 in the second
             sentence) and `attention_mask` uint8 (1 for a token, 0 for padding), each `[n, L]`.
-        truncated: number of examples that were longer than allowed.
+        truncated: bool `[n]`, True for examples that were longer than allowed.
     """
 
     arrays: dict[str, np.ndarray]
-    truncated: int
+    truncated: np.ndarray
 
 
-def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = None) -> Tokenizer:
+def load_tokenizer(tokenizer: str, data_dir: Directory = None) -> Tokenizer:
     """Loads the tokenizer of a checkpoint from its tokenizer.json, else from its vocab.txt.
 
     With vocab.txt, letters are lower-cased unless tokenizer_config.json has `"do_lower_case": false`.
@@ -92,7 +92,6 @@ def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = Non
     Raises:
         ImportError: the tokenizers package is not installed.
         FileNotFoundError: the checkpoint is not found.
-        ValueError: a file of the checkpoint cannot be read.
     """
     if importlib.util.find_spec("tokenizers") is None:
         raise ImportError('tokenising needs the tokenizers package: pip install "jaxafl[bert]"')
@@ -100,10 +99,7 @@ def load_tokenizer(tokenizer: str, data_dir: str | os.PathLike[str] | None = Non
     import tokenizers
 
     path = folder / "tokenizer.json"
-    try:
-        loaded = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
-    except Exception as error:  # the library raises bare exceptions
-        raise ValueError(f"the tokenizer in {folder} cannot be read: {error}") from error
+    loaded = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
     loaded.no_padding()
     loaded.no_truncation()
     return loaded
@@ -133,7 +129,7 @@ def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_lengt
         "token_type_ids": np.array([one.type_ids for one in encoded], np.uint8),
         "attention_mask": np.array([one.attention_mask for one in encoded], np.uint8),
     }
-    return Tokens(arrays, sum(bool(one.overflowing) for one in encoded))
+    return Tokens(arrays, np.array([bool(one.overflowing) for one in encoded]))
 
 
 def _from_vocabulary(folder: pathlib.Path) -> Tokenizer:

@@ -13,13 +13,13 @@ import pathlib
 import numpy as np
 
 from jaxafl.options import as_path
-from jaxafl.readers.directory import data_directory
+from jaxafl.readers.directory import Directory, data_directory
 
 
 def prepare_tfds(
     name: str,
-    data_dir: str | os.PathLike[str] | None = None,
-    manual_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
+    manual_dir: Directory = None,
 ) -> pathlib.Path:
     """Prepares a dataset with TensorFlow Datasets as array_record files, which can then be read without TensorFlow.
 
@@ -36,10 +36,7 @@ def prepare_tfds(
         ImportError: TensorFlow is not installed.
     """
     if importlib.util.find_spec("tensorflow") is None:
-        raise ImportError(
-            f"preparing {name!r} with TensorFlow Datasets needs TensorFlow, which is not installed: "
-            'pip install "jaxafl[tfds]". Reading a prepared dataset does not need it.'
-        )
+        raise ImportError(f'preparing {name!r}, unlike reading, needs TensorFlow: pip install "jaxafl[tfds]"')
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_directory(data_dir), file_format="array_record")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.options import UserError, as_numbers, check_flag, shown
 from jaxafl.theory.bounds import (
@@ -14,14 +15,10 @@ from jaxafl.theory.bounds import (
     Statement,
     bounded,
     check_counts,
-    check_form,
     check_order,
     left_out,
     numbers,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _PAPER = "afl2025"
 _UNSURE = "not guaranteed: the proof lets clients take summed steps one after another, the algorithm averages them"
@@ -68,8 +65,7 @@ def theorem_1(
     Returns:
         The terms `initial`, `noise`, `sampling`, `drift_of_noise` and `drift`; see `jaxafl.theory.bounds.bounded`.
     """
-    owner = "theory.afl.theorem_1"
-    v = _checked(owner, locals())
+    v = numbers("theory.afl.theorem_1", locals())
     T, L, cohort = v.server_steps, v.smoothness, v.local_steps * v.arrivals
     rate = cohort * v.local_rate
     (noise, sampling), (of_noise, drift) = _rising(v)
@@ -81,7 +77,7 @@ def theorem_1(
         "drift": ("45L²γ̃²ν²/(4IJ)", rate**2 * drift),
     }
     edge = Condition("γ̃ = IJγ <= 1/(6L(1 + β²/J))", rate, 1 / (6 * L * (1 + v.dissimilarity / v.arrivals)))
-    return bounded(_THEOREM_1, v, T, terms, [edge], trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_1, v, terms, [edge], trivial=2 * v.smoothness * v.gap)
 
 
 def optimal_local_rate(
@@ -104,7 +100,7 @@ def optimal_local_rate(
         server_steps, local_steps, arrivals, clients, gap, smoothness, local_variance, global_variance,
             dissimilarity: see `theorem_1`.
     """
-    v = _checked("theory.afl.optimal_local_rate", locals())
+    v = numbers("theory.afl.optimal_local_rate", locals())
     linear, square = map(sum, _rising(v))
     limit = 1 / (6 * v.smoothness * (1 + v.dissimilarity / v.arrivals))
     falling = 6 * v.gap / v.server_steps
@@ -174,11 +170,10 @@ def lemma_3(
         The terms `initial`, `quadratic` and `cubic`.
     """
     owner = "theory.afl.lemma_3"
-    v = numbers(owner, dict(locals()))
-    check_form(owner, form)
+    v = numbers(owner, locals())
     check_counts(owner, "server_steps", v.server_steps)
-    most = int(np.max(v.server_steps))
-    T = v.server_steps.astype(int)
+    T = v.server_steps = v.server_steps.astype(int)
+    most = int(np.max(T))
     rates = schedule(server_steps=most, initial_rate=initial_rate, delay_penalty=delay_penalty, staleness=staleness)
     b = v.descent
     if form == "corrected":
@@ -188,7 +183,7 @@ def lemma_3(
             "quadratic": ("a_1 Σζ_t²/(bΣζ_t)", v.quadratic * second / (b * first)),
             "cubic": ("a_2 Σζ_t³/(bΣζ_t)", v.cubic * third / (b * first)),
         }
-        return bounded(_LEMMA_3, v, T, terms)
+        return bounded(_LEMMA_3, v, terms)
     late = v.delay_penalty * np.cumsum(np.broadcast_to(staleness, most + 1))[T]
     root, log = np.sqrt(T + 1), np.log(T + 1)
     terms = {
@@ -196,7 +191,7 @@ def lemma_3(
         "quadratic": ("(a_1ζ_0/b) log(T+1)/√(T+1)", v.quadratic * v.initial_rate / b * log / root),
         "cubic": ("(a_2ζ_0²/b) log(T+1)/T", v.cubic * v.initial_rate**2 / b * log / T),
     }
-    return bounded(_PRINTED_3, v, T, terms)
+    return bounded(_PRINTED_3, v, terms)
 
 
 def sampling_variance(*, variance: float, sample: int, population: int, replacement: bool = False) -> float:
@@ -208,18 +203,14 @@ def sampling_variance(*, variance: float, sample: int, population: int, replacem
         population: m.
         replacement: True if a member can be drawn twice.
     """
-    v = numbers("theory.afl.sampling_variance", dict(global_variance=variance, arrivals=sample, clients=population))
-    check_flag("theory.afl.sampling_variance", "replacement", replacement)
+    owner = "theory.afl.sampling_variance"
+    v = numbers(owner, dict(global_variance=variance, arrivals=sample))
+    N = numbers(owner, dict(clients=population)).clients
+    check_flag(owner, "replacement", replacement)
     if replacement:
         return float(v.global_variance / v.arrivals)
-    check_order("theory.afl.sampling_variance", ("sample", v.arrivals), ("population", v.clients))
-    return float(v.global_variance / v.arrivals * left_out(v.clients, v.arrivals))
-
-
-def _checked(owner: str, given: dict[str, Any]) -> Any:
-    v = numbers(owner, given)
-    check_order(owner, ("arrivals", v.arrivals), ("clients", v.clients))
-    return v
+    check_order(owner, ("sample", v.arrivals), ("population", N))
+    return float(v.global_variance / v.arrivals * left_out(N, v.arrivals))
 
 
 def _rising(v: Any) -> tuple[tuple[Number, Number], tuple[Number, Number]]:

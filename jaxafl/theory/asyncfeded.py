@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
-from jaxafl.options import UserError, as_numbers, shown
+from jaxafl.options import UserError, as_numbers
 from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, check_counts, numbers, quotient
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _PAPER = "wang2022asyncfeded"
 _UNSURE = (
@@ -47,19 +45,14 @@ def theorem_1(
     Returns:
         The terms `gradient`, `heterogeneity` and `noise`; see `jaxafl.theory.bounds.bounded`.
     """
-    owner = "theory.asyncfeded.theorem_1"
-    given = dict(locals())
-    rate = given.pop("local_rate")
-    v = numbers(owner, given, "local_steps")
-    check_counts(owner, "local_steps", v.local_steps)
+    v = _checked("theory.asyncfeded.theorem_1", locals())
     k, L = v.local_steps, v.smoothness
     terms = {
         "gradient": ("(k/2L²) E‖∇F(x_s)‖²", k / (2 * L**2) * v.gradient_norm_squared),
         "heterogeneity": ("(k/2L²) σ_g²", k / (2 * L**2) * v.global_variance),
         "noise": ("((k+1)/24L²) σ_l²", (k + 1) / (24 * L**2) * v.local_variance),
     }
-    rates = _rates(owner, int(np.max(k)), rate)
-    return bounded(_THEOREM_1, v, k, terms, [_small_steps(rates, L, k)], axis="local_steps")
+    return bounded(_THEOREM_1, v, terms, [_small_steps(v)], axis="local_steps")
 
 
 def corollary_1(
@@ -90,21 +83,18 @@ def corollary_1(
     Returns:
         The terms `gradient`, `noise` and `heterogeneity`, all infinite where Γ is too large.
     """
-    owner = "theory.asyncfeded.corollary_1"
-    given = dict(locals())
-    c = _local(owner, given, "gradient_norm_squared")
-    v = numbers(owner, given, "gradient_norm_squared")
-    L2, log = v.smoothness**2, c.steps * np.log(c.steps + 1)
-    quadratic = c.steps**2 * L2 * c.m2
+    v = _of_rates("theory.asyncfeded.corollary_1", locals())
+    L2, log = v.smoothness**2, v.steps * np.log(v.steps + 1)
+    quadratic = v.steps**2 * L2 * v.m2
+    gradient = (12 * quadratic + log) / (3 * L2) * v.gradient_norm_squared
+    noise = (72 * quadratic + log) / (72 * L2) * v.local_variance
+    spread = (24 * quadratic + log) / (6 * L2) * v.global_variance
     terms = {
-        "gradient": ("(12K²L²m₂ + K ln(K+1))/(3L²Θ) E‖∇F(x_t)‖²",
-                     quotient((12 * quadratic + log) / (3 * L2) * v.gradient_norm_squared, c.theta)),
-        "noise": ("(72K²L²m₂ + K ln(K+1))/(72L²Θ) σ_l²",
-                  quotient((72 * quadratic + log) / (72 * L2) * v.local_variance, c.theta)),
-        "heterogeneity": ("(24K²L²m₂ + K ln(K+1))/(6L²Θ) σ_g²",
-                          quotient((24 * quadratic + log) / (6 * L2) * v.global_variance, c.theta)),
-    }  # fmt: skip
-    return bounded(_COROLLARY_1, v, v.gradient_norm_squared, terms, c.conditions, axis="gradient_norm_squared")
+        "gradient": ("(12K²L²m₂ + K ln(K+1))/(3L²Θ) E‖∇F(x_t)‖²", quotient(gradient, v.theta)),
+        "noise": ("(72K²L²m₂ + K ln(K+1))/(72L²Θ) σ_l²", quotient(noise, v.theta)),
+        "heterogeneity": ("(24K²L²m₂ + K ln(K+1))/(6L²Θ) σ_g²", quotient(spread, v.theta)),
+    }
+    return bounded(_COROLLARY_1, v, terms, v.conditions, axis="gradient_norm_squared")
 
 
 def theorem_2(
@@ -141,20 +131,17 @@ def theorem_2(
     Returns:
         The terms `initial`, `noise` and `heterogeneity`.
     """
-    owner = "theory.asyncfeded.theorem_2"
-    given = dict(locals())
-    c = _local(owner, given)
-    v = numbers(owner, given)
+    v = _of_rates("theory.asyncfeded.theorem_2", locals())
     v.local_rate = local_rate
-    T, K, L = v.server_steps, c.steps, v.smoothness
-    noise, spread = _rising(c, v)
+    T, K, L = v.server_steps, v.steps, v.smoothness
+    noise, spread = _rising(v)
     terms = {
-        "initial": ("2(F(x_1) - F*)/(η_g K m₁ T)", 2 * v.gap / (v.server_rate * K * c.m1 * T)),
+        "initial": ("2(F(x_1) - F*)/(η_g K m₁ T)", 2 * v.gap / (v.server_rate * K * v.m1 * T)),
         "noise": ("(η_g/m₁)(ln(K+1) + 4K)/(72LΘ) σ_l²", v.server_rate * noise),
         "heterogeneity": ("(η_g/m₁)(3 ln(K+1) + 4K)/(18LΘ) σ_g²", v.server_rate * spread),
     }
-    edge = Condition("η_g <= 1/(m₁ K L)", v.server_rate, 1 / (c.m1 * K * L))
-    return bounded(_THEOREM_2, v, T, terms, [edge, *c.conditions], trivial=2 * v.smoothness * v.gap)
+    edge = Condition("η_g <= 1/(m₁ K L)", v.server_rate, 1 / (v.m1 * K * L))
+    return bounded(_THEOREM_2, v, terms, [edge, *v.conditions], trivial=2 * v.smoothness * v.gap)
 
 
 def optimal_server_rate(
@@ -176,64 +163,46 @@ def optimal_server_rate(
         server_steps, local_steps, gap, smoothness, local_rate, euclidean_staleness, local_variance, global_variance:
             see `theorem_2`.
     """
-    owner = "theory.asyncfeded.optimal_server_rate"
-    given = dict(locals())
-    c = _local(owner, given)
-    v = numbers(owner, given)
-    falling = 2 * v.gap / (c.steps * c.m1 * v.server_steps)
-    return np.minimum(np.sqrt(quotient(falling, sum(_rising(c, v)))), 1 / (c.m1 * c.steps * v.smoothness))
+    v = _of_rates("theory.asyncfeded.optimal_server_rate", locals())
+    falling = 2 * v.gap / (v.steps * v.m1 * v.server_steps)
+    return np.minimum(np.sqrt(quotient(falling, sum(_rising(v)))), 1 / (v.m1 * v.steps * v.smoothness))
 
 
-class _Local(NamedTuple):
-    """Quantities derived from the rates of the local steps: K, m₁, m₂, Θ and the conditions."""
-
-    steps: int
-    m1: float
-    m2: float
-    theta: float
-    conditions: list[Condition]
-
-
-def _local(owner: str, given: dict[str, Any], along: str = "server_steps") -> _Local:
-    """Computes what `local_rate` gives, and removes it from `given`."""
-    rate = given.pop("local_rate")
-    v = numbers(owner, given, along)
-    for name in ("local_steps", "smoothness", "euclidean_staleness"):
-        if np.ndim(getattr(v, name)):
-            raise UserError(f"{owner}: {name} must be one number, got {shown(given[name])}")
+def _checked(owner: str, given: dict[str, Any]) -> SimpleNamespace:
+    """Returns the checked constants, and as `rates` η_1 .. η_K of the largest K."""
+    v = numbers(owner, {name: value for name, value in given.items() if name != "local_rate"})
     check_counts(owner, "local_steps", v.local_steps)
-    K = int(v.local_steps)
-    rates = _rates(owner, K, rate)
-    L2, log, m2 = v.smoothness**2, K * np.log(K + 1), float(np.mean(rates**2))
-    square = v.euclidean_staleness**2
-    theta = 1 - square * (log / 3 + 4 * K**2 * L2 * m2)
-    fresh = Condition("Γ² < 3/(12K²L²m₂ + K ln(K+1))", square, 3 / (12 * K**2 * L2 * m2 + log), strict=True)
-    conditions = [_small_steps(rates, v.smoothness, v.local_steps), fresh]
-    return _Local(K, float(np.mean(rates)), m2, max(theta, 0.0), conditions)
-
-
-def _rising(c: _Local, v: SimpleNamespace) -> tuple[Number, Number]:
-    """Returns the two terms of Theorem 2 that grow with η_g, divided by it."""
-    log, scale = np.log(c.steps + 1), v.smoothness * c.m1
-    noise = quotient((log + 4 * c.steps) / (72 * scale) * v.local_variance, c.theta)
-    return noise, quotient((3 * log + 4 * c.steps) / (18 * scale) * v.global_variance, c.theta)
-
-
-def _rates(owner: str, count: int, value: Any) -> np.ndarray:
-    """Returns η_1 .. η_K, [K]."""
-    rates = as_numbers(owner, "local_rate", value)
-    if rates.shape not in ((), (count,)):
-        raise UserError(f"{owner}: local_rate must be a number or one per local step ({count},), got {rates.shape}")
+    count, rates = int(np.max(v.local_steps)), as_numbers(owner, "local_rate", given["local_rate"])
     if not (np.isfinite(rates) & (rates > 0)).all():
-        raise UserError(f"{owner}: local_rate must be finite and > 0, got {value}")
-    return np.broadcast_to(rates, (count,))
+        raise UserError(f"{owner}: local_rate must be finite and > 0, got {given['local_rate']}")
+    v.rates = np.broadcast_to(rates, (count,))
+    return v
 
 
-def _small_steps(rates: np.ndarray, L: Number, steps: Number) -> Condition:
-    """Returns the condition on the rates of local steps 1 .. K, for each K of `steps`."""
-    k = np.arange(1, len(rates) + 1)
-    tightness = rates**2 * (6 * (2 * k + 1) * k)
+def _of_rates(owner: str, given: dict[str, Any]) -> SimpleNamespace:
+    """Returns the checked constants, with `steps` (K), `m1`, `m2`, `theta` and `conditions` of the rates."""
+    v = _checked(owner, given)
+    K = v.steps = int(v.local_steps)
+    v.m1, v.m2 = float(np.mean(v.rates)), float(np.mean(v.rates**2))
+    L2, log, square = v.smoothness**2, K * np.log(K + 1), v.euclidean_staleness**2
+    v.theta = max(1 - square * (log / 3 + 4 * K**2 * L2 * v.m2), 0.0)
+    fresh = Condition("Γ² < 3/(12K²L²m₂ + K ln(K+1))", square, 3 / (12 * K**2 * L2 * v.m2 + log), strict=True)
+    v.conditions = [_small_steps(v), fresh]
+    return v
+
+
+def _rising(v: SimpleNamespace) -> tuple[Number, Number]:
+    """Returns the two terms of Theorem 2 that grow with η_g, divided by it."""
+    log, scale = np.log(v.steps + 1), v.smoothness * v.m1
+    noise = quotient((log + 4 * v.steps) / (72 * scale) * v.local_variance, v.theta)
+    return noise, quotient((3 * log + 4 * v.steps) / (18 * scale) * v.global_variance, v.theta)
+
+
+def _small_steps(v: SimpleNamespace) -> Condition:
+    """Returns the condition on the rates of local steps 1 .. K, for each K of `local_steps`."""
+    k = np.arange(1, len(v.rates) + 1)
+    tightness = v.rates**2 * (6 * (2 * k + 1) * k)
     tightest = np.maximum.accumulate(np.where(tightness == np.maximum.accumulate(tightness), k, 0))
-    worst = tightest[np.asarray(steps, int) - 1]
+    worst = tightest[np.asarray(v.local_steps, int) - 1]
     says = f"η_k² <= 1/(6(2k+1)kL²), at its tightest k = {np.max(worst)}"
-    return Condition(says, rates[worst - 1] ** 2, 1 / (6 * (2 * worst + 1) * worst * L**2))
+    return Condition(says, v.rates[worst - 1] ** 2, 1 / (6 * (2 * worst + 1) * worst * v.smoothness**2))

@@ -6,17 +6,17 @@ import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.options import UserError, as_numbers, check_choice, shown
 
-if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
-    import xarray as xr
-
 Number = float | np.ndarray
 """A number, or an array [T] with a value for each number of server steps at which a bound is evaluated."""
+Terms = dict[str, tuple[str, Number]]
+"""Formula and value of each term of a bound, by name."""
 
 
 class Constant(NamedTuple):
@@ -107,42 +107,37 @@ class Condition(NamedTuple):
         return np.asarray(self.left < self.right) if self.strict else np.asarray(self.left <= self.right * (1 + 1e-12))
 
 
-def numbers(owner: str, given: Mapping[str, Any], along: str = "server_steps") -> SimpleNamespace:
+_ORDERS = (("strong_convexity", "smoothness"), ("arrivals", "clients"), ("mean_arrivals", "clients"))
+"""Pairs of constants of which the first is not larger."""
+
+
+def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
     """Returns the checked constants in float64.
 
     Args:
         owner: the statement, for messages.
-        given: values by the names of `CONSTANTS`; other names are ignored.
-        along: the constant with the length of all arrays, if it is an array itself.
+        given: values by the names of `CONSTANTS`, and perhaps the `form`; `None` and other names are ignored.
 
     Raises:
-        ValueError, TypeError: a constant is not a number, not finite, out of its bounds, or of another length.
+        ValueError, TypeError: a constant is not a number, not finite or out of its bounds, or the form is unknown.
     """
-    found, length = {}, as_numbers(owner, along, given[along]).shape if along in given else ()
+    check_choice(owner, "form", given.get("form", "printed"), ("corrected", "printed"))
+    found: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in CONSTANTS:
+        if name not in CONSTANTS or value is None:
             continue
         limits = CONSTANTS[name]
         array = as_numbers(owner, name, value)
-        if array.ndim > 1 or array.shape == (0,):
-            raise UserError(f"{owner}: {name} must be a number or an array [T], got shape {array.shape}")
-        length = length if length not in ((), (1,)) else array.shape or length
-        if array.shape not in ((), (1,), length):
-            raise UserError(f"{owner}: {name} must be a number or an array {length} as others, got {array.shape}")
-        broken, rule = ~np.isfinite(array), "finite"
-        if not broken.any() and limits.least is not None:
-            broken, rule = array < limits.least, f">= {limits.least:g}"
-        if not broken.any() and limits.above is not None:
-            broken, rule = array <= limits.above, f"> {limits.above:g}"
-        if broken.any():
-            raise UserError(f"{owner}: {name} ({limits.symbol}) must be {rule}, got {shown(value)}")
+        inside, rule = array > (limits.above or 0), f"> {limits.above}"
+        if limits.least is not None:
+            inside, rule = array >= limits.least, f">= {limits.least:g}"
+        if not (inside & np.isfinite(array)).all():
+            raise UserError(f"{owner}: {name} ({limits.symbol}) must be finite and {rule}, got {shown(value)}")
         found[name] = array if array.ndim else np.float64(array)
+    for smaller, larger in _ORDERS:
+        if smaller in found and larger in found:
+            check_order(owner, (smaller, found[smaller]), (larger, found[larger]))
     return SimpleNamespace(**found)
-
-
-def check_form(owner: str, form: str) -> None:
-    """Raises `ValueError` unless the form is `"corrected"` or `"printed"`."""
-    check_choice(owner, "form", form, ("corrected", "printed"))
 
 
 def check_order(owner: str, smaller: tuple[str, Number], larger: tuple[str, Number]) -> None:
@@ -171,8 +166,7 @@ def left_out(clients: Number, arrivals: Number) -> Number:
 def bounded(
     statement: Statement,
     constants: SimpleNamespace,
-    along: Number,
-    terms: Mapping[str, tuple[str, Number]],
+    terms: Terms,
     conditions: Sequence[Condition] = (),
     axis: str = "server_steps",
     trivial: Number | None = None,
@@ -182,10 +176,9 @@ def bounded(
     Args:
         statement: the statement.
         constants: its checked constants, as `numbers` returns them.
-        along: T, a number or [T]: the coordinate.
         terms: formula and value by name.
         conditions: the conditions of the statement.
-        axis: name of the coordinate.
+        axis: the constant that is the coordinate, a number or [T].
         trivial: a bound that smoothness alone implies, 2L(F(x_0) - F*) of a gradient or LR²/2 of a gap; `None` if there
             is none. A bound that is not below it is vacuous.
 
@@ -196,26 +189,22 @@ def bounded(
         and `bounds` (the bounded quantity), `conditions` (each with its two sides) and `holds` (1 if all conditions
         hold everywhere, else 0).
     """
-    import xarray as xr
-
-    shape = np.shape(along)
+    along = np.asarray(getattr(constants, axis))
+    shape = along.shape
     dims = (axis,) if shape else ()
 
     def spread(value: Number) -> np.ndarray:
-        if np.shape(value) not in ((), (1,) * len(shape), shape):
-            has = f"a constant has shape {np.shape(value)}, {axis} {shape}"
-            raise UserError(f"{statement.paper}, {statement.name}: {has}; expected as many values of {axis}")
         return np.array(np.broadcast_to(value, shape))
 
     variables = {name: (dims, spread(value), {"long_name": says}) for name, (says, value) in terms.items()}
-    total = np.sum([spread(value) for _, value in terms.values()], axis=0)
+    total = np.asarray(np.sum([spread(value) for _, value in terms.values()], axis=0))
     meaning = _MEANINGS[statement.quantity]
-    variables["total"] = (dims, np.asarray(total), {"long_name": meaning})
+    variables["total"] = (dims, total, {"long_name": meaning})
     met = [spread(condition.met) for condition in conditions]
     holds = np.logical_and.reduce([np.ones(shape, bool), *met])
     single = {name: float(one) for name, one in vars(constants).items() if name in CONSTANTS and np.ndim(one) == 0}
     attributes = {
-        "verdict": _verdict(holds, np.asarray(total), trivial, np.asarray(along), axis),
+        "verdict": _verdict(holds, total, trivial, along, axis),
         "paper": statement.paper,
         "statement": statement.name,
         "form": statement.form,
@@ -229,7 +218,7 @@ def bounded(
     }
     if statement.note:
         attributes["note"] = statement.note
-    return xr.Dataset(variables, {axis: (dims, np.asarray(along)), "holds": (dims, holds)}, attributes)
+    return xr.Dataset(variables, {axis: (dims, along), "holds": (dims, holds)}, attributes)
 
 
 def _verdict(holds: np.ndarray, total: np.ndarray, trivial: Number | None, along: np.ndarray, axis: str) -> str:
@@ -237,8 +226,7 @@ def _verdict(holds: np.ndarray, total: np.ndarray, trivial: Number | None, along
 
     def at(found: np.ndarray) -> str:
         some = along[found] if along.shape else along
-        places = "" if found.all() else f" at {axis} = {some.min():g} .. {some.max():g} ({found.sum()} of {found.size})"
-        return places
+        return "" if found.all() else f" at {axis} = {some.min():g} .. {some.max():g} ({found.sum()} of {found.size})"
 
     if not holds.any():
         return "no bound: its conditions are violated"
@@ -253,7 +241,7 @@ def _verdict(holds: np.ndarray, total: np.ndarray, trivial: Number | None, along
     return "; ".join(words)
 
 
-def _shown(condition: Condition, along: Number, axis: str) -> str:
+def _shown(condition: Condition, along: np.ndarray, axis: str) -> str:
     """Returns a condition as text with its two sides, at the T with the smallest margin."""
     left, right, at = np.broadcast_arrays(condition.left, condition.right, along)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -287,10 +275,6 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
         ('η <= 1/L: 0.5 <= 1 holds', True)
     """
     parameters = inspect.signature(theorem).parameters
-    for part in constants:
-        if not hasattr(part, "items"):
-            hint = ". Write `.constants()` after it" if hasattr(part, "constants") else ""
-            raise UserError(f"evaluate: constants must be dictionaries or datasets, got {type(part).__name__}{hint}")
     merged = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items()}
     merged = {name: value for name, value in merged.items() if name in parameters} | given
     missing = [name for name, one in parameters.items() if one.default is one.empty and name not in merged]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.options import check_flag
-from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, check_form, numbers, quotient
-
-if TYPE_CHECKING:
-    import xarray as xr
+from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, numbers, quotient
 
 Form = Literal["corrected", "printed"]
 
@@ -59,9 +57,7 @@ def theorem_1(
     Returns:
         The terms `leading` and `drift`; see `jaxafl.theory.bounds.bounded`.
     """
-    owner = "theory.defedavg.theorem_1"
-    v = numbers(owner, dict(locals()))
-    check_form(owner, form)
+    v = numbers("theory.defedavg.theorem_1", locals())
     T, K, L, n = v.server_steps, v.local_steps, v.smoothness, v.arrivals
     noise, G2 = v.local_variance, v.gradient_bound**2
     rising = _rising_1(v)
@@ -77,7 +73,7 @@ def theorem_1(
         _delays(v, rising, 4.0, late),
         Condition("ηη̄ <= (2σ² + G²K)/(8σ²LKλ + 4LG²K²λ²)", _step(v, rising, 4.0), limit),
     ]
-    return bounded(_of(_THEOREM_1, form, _NO_DELAY), v, T, terms, conditions, trivial=2 * L * v.gap)
+    return bounded(_of(_THEOREM_1, form, _NO_DELAY), v, terms, conditions, trivial=2 * L * v.gap)
 
 
 def theorem_2(
@@ -108,9 +104,7 @@ def theorem_2(
     Returns:
         The terms `leading` and `drift`.
     """
-    owner = "theory.defedavg.theorem_2"
-    v = numbers(owner, dict(locals()))
-    check_form(owner, form)
+    v = numbers("theory.defedavg.theorem_2", locals())
     T, K, L = v.server_steps, v.local_steps, v.smoothness
     variance = v.local_variance if form == "corrected" else 1.0
     says = "√(128σ²L(F_0 - F*)/(nKT))" if form == "corrected" else "√(128L(F_0 - F*)/(nKT))"
@@ -123,7 +117,7 @@ def theorem_2(
         Condition("η̄ <= 1/(4√3 LK)", _local_rate(v, rising), 1 / (4 * np.sqrt(3) * L * K)),
         _delays(v, rising, 0.5, _late(v, form)),
     ]
-    return bounded(_of(_THEOREM_2, form, _NO_VARIANCE), v, T, terms, conditions, trivial=2 * L * v.gap)
+    return bounded(_of(_THEOREM_2, form, _NO_VARIANCE), v, terms, conditions, trivial=2 * L * v.gap)
 
 
 def step_sizes(

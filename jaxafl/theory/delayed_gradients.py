@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.theory.bounds import (
     AVERAGE_GAP,
     Condition,
     Number,
     Statement,
+    Terms,
     bounded,
-    check_form,
-    check_order,
     numbers,
     quotient,
 )
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _PAPER = "hao2025"
 _SFL = Statement(_PAPER, "eq. (20)", AVERAGE_GAP, "printed", True, ("audg", "psurdg"))
@@ -54,8 +51,8 @@ def sfl(
     Returns:
         The terms `initial` and `transient`; see `jaxafl.theory.bounds.bounded`.
     """
-    v = _checked("theory.delayed_gradients.sfl", locals())
-    return bounded(_SFL, v, v.server_steps, _synchronous(v), _small_rate(v), trivial=_trivial(v))
+    v = numbers("theory.delayed_gradients.sfl", locals())
+    return bounded(_SFL, v, _synchronous(v), _small_rate(v), trivial=_trivial(v))
 
 
 def audg(
@@ -89,9 +86,9 @@ def audg(
     Returns:
         The terms `initial`, `transient`, `staleness`, `absence`, `staleness_of_arrivals` and `cubic_staleness`.
     """
-    v = _checked("theory.delayed_gradients.audg", locals())
+    v = numbers("theory.delayed_gradients.audg", locals())
     terms = _synchronous(v) | _delayed(v, v.optimum_spread)
-    return bounded(_AUDG, v, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
+    return bounded(_AUDG, v, terms, _small_rate(v), trivial=_trivial(v))
 
 
 def pdd(
@@ -116,8 +113,8 @@ def pdd(
     Returns:
         The last four terms of `audg`.
     """
-    v = _checked("theory.delayed_gradients.pdd", locals())
-    return bounded(_PDD, v, v.server_steps, _delayed(v, 0.0), _small_rate(v))
+    v = numbers("theory.delayed_gradients.pdd", locals())
+    return bounded(_PDD, v, _delayed(v, 0.0), _small_rate(v))
 
 
 def psurdg(
@@ -151,14 +148,14 @@ def psurdg(
     Returns:
         The terms `initial`, `transient`, `linear_staleness`, `cubic_staleness` and `staleness`.
     """
-    v = _checked("theory.delayed_gradients.psurdg", locals())
+    v = numbers("theory.delayed_gradients.psurdg", locals())
     L, size = v.smoothness, v.clients * v.learning_rate**2 * v.gradient_bound**2 / 2
     terms = _synchronous(v) | {
         "linear_staleness": ("(Nη²G²/2)(L-μ) A", size * (L - v.strong_convexity) * v.mean_staleness),
         "cubic_staleness": ("(Nη²G²/2) L B", size * L * v.cubic_staleness),
         "staleness": ("LR²A/2", L * v.distance**2 * v.mean_staleness / 2),
     }
-    return bounded(_PSURDG, v, v.server_steps, terms, _small_rate(v), trivial=_trivial(v))
+    return bounded(_PSURDG, v, terms, _small_rate(v), trivial=_trivial(v))
 
 
 def psurdg_less_audg(
@@ -188,9 +185,7 @@ def psurdg_less_audg(
     Returns:
         The terms `staleness` and `absence`.
     """
-    owner = "theory.delayed_gradients.psurdg_less_audg"
-    v = _checked(owner, locals())
-    check_form(owner, form)
+    v = numbers("theory.delayed_gradients.psurdg_less_audg", locals())
     L, absent = v.smoothness, v.clients - v.mean_arrivals
     factor, says = (L - v.strong_convexity, "L-μ") if form == "corrected" else (L, "L")
     stale = v.learning_rate**2 * v.gradient_bound**2 * factor / 2 * v.mean_staleness
@@ -199,7 +194,7 @@ def psurdg_less_audg(
         "absence": ("-(N-I)[3LR²/2 + (2L-μ)h²/2]", -absent * _of_the_absent(v, v.optimum_spread)),
     }
     statement = _PDD._replace(name="PSURDG - AUDG", form=form)
-    return bounded(statement, v, v.server_steps, terms, _small_rate(v))
+    return bounded(statement, v, terms, _small_rate(v))
 
 
 def optimal_learning_rate(
@@ -222,21 +217,12 @@ def optimal_learning_rate(
         server_steps, distance, smoothness, strong_convexity, gradient_bound, clients, mean_staleness, cubic_staleness,
             mean_arrivals: see `audg` and `psurdg`.
     """
-    given = {name: value for name, value in locals().items() if value is not None}
-    v = _checked("theory.delayed_gradients.optimal_learning_rate", given)
+    v = numbers("theory.delayed_gradients.optimal_learning_rate", locals())
     arrive = v.clients if mean_arrivals is None else v.mean_arrivals
     L = v.smoothness
     linear = arrive * (L - v.strong_convexity) * v.mean_staleness
     factor = v.gradient_bound**2 / 2 * (linear + v.clients * L * v.cubic_staleness)
     return np.minimum(np.cbrt(quotient(v.distance**2, 4 * factor * v.server_steps)), 1 / L)
-
-
-def _checked(owner: str, given: dict[str, Any]) -> Any:
-    v = numbers(owner, given)
-    check_order(owner, ("strong_convexity", v.strong_convexity), ("smoothness", v.smoothness))
-    if hasattr(v, "mean_arrivals"):
-        check_order(owner, ("mean_arrivals", v.mean_arrivals), ("clients", v.clients))
-    return v
 
 
 def _small_rate(v: Any) -> list[Condition]:
@@ -248,7 +234,7 @@ def _trivial(v: Any) -> Number:
     return v.smoothness * v.distance**2 / 2
 
 
-def _synchronous(v: Any) -> dict[str, tuple[str, Number]]:
+def _synchronous(v: Any) -> Terms:
     """Returns the terms of S."""
     T, L, mu, square = v.server_steps, v.smoothness, v.strong_convexity, v.distance**2
     later = 2 * L / (mu * T**2) * (L * square + (mu + L) * v.optimum_spread)
@@ -263,7 +249,7 @@ def _of_the_absent(v: Any, spread: Number) -> Number:
     return (2 * v.smoothness - v.strong_convexity) * spread / 2 + 3 * v.smoothness * v.distance**2 / 2
 
 
-def _delayed(v: Any, spread: Number) -> dict[str, tuple[str, Number]]:
+def _delayed(v: Any, spread: Number) -> Terms:
     """Returns the terms that delays add to S in the bound of AUDG."""
     L, square = v.smoothness, v.learning_rate**2 * v.gradient_bound**2
     linear = square * (L - v.strong_convexity) / 2 * v.mean_arrivals * v.mean_staleness

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import xarray as xr
 from jax.flatten_util import ravel_pytree
 
 from jaxafl import server
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.state import Version, first_model
-from jaxafl.options import UserError, check_choice, check_number, check_whole
+from jaxafl.options import UserError, check_choice, check_whole
 from jaxafl.simulation import Simulation
 from jaxafl.theory.bounds import CONSTANTS
 from jaxafl.theory.measure import AtModel, Objective, Sampled
 from jaxafl.theory.staleness import of_schedule
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _AGREES = 1e-4  # relative difference allowed between the losses of a result and of the repeated run
 _ROLES: dict[str, tuple[type, ...]] = {  # what the option `learning_rate` of a server is in the bounds
@@ -85,10 +83,7 @@ def estimate(
     for name, value in (("clients", clients), ("samples", samples), ("optimum_steps", optimum_steps)):
         check_whole(owner, name, value)
     check_whole(owner, "iterations", iterations, least=2)
-    check_whole(owner, "seed", seed, least=0, most=None)
     check_choice(owner, "weights", weights, ("samples", "uniform"))
-    if optimum is not None:
-        check_number(owner, "optimum", optimum)
     trained, run_seed = _trained(owner, result, sim, run_seed)
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(trained.params))):
         raise UserError(f"{owner}: the run's last model is not finite, so that nothing can be measured on it")
@@ -99,24 +94,20 @@ def estimate(
     found = [objective.at(model, jax.random.key(seed), iterations) for model in models]
     values = _of_gradients(sim, chosen, found)
     values |= _of_optimum(objective, models, found, values["strong_convexity"], optimum, optimum_steps)
-    values |= _of_run(sim, trained, weights)
-    rates = _rates(sim)
-    values |= {name: value for name, (_, value) in rates.items()}
+    scheduled, rates = _of_run(sim, trained, weights), _rates(sim)
     on = f"first and last model of a run of {trained.schedule.server_steps} server steps, {len(chosen.client)} of "
     on += f"{sim.data.num_clients} clients, up to {chosen.mask.shape[1]} samples of each"
-    found_on = dict.fromkeys(values, on) | {name: option for name, (option, _) in rates.items()}
-    return _dataset(values, found, found_on, on)
+    sources = dict.fromkeys(values, on) | dict.fromkeys(scheduled, "the schedule and the server's reports")
+    sources |= {name: option for name, (option, _) in rates.items()}
+    values |= scheduled | {name: value for name, (_, value) in rates.items()}
+    return _dataset(values, found, sources, on)
 
 
 def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[Trained, int]:
     """Returns the run and its seed; repeats the run if only its result is given."""
     if isinstance(result, Trained):
         return result, run_seed
-    known = {**getattr(result, "variables", {}), **getattr(result, "attrs", {})}  # those that differ are variables
-    if not {"seed", "server_steps", "eval_every"} <= set(known) or "loss" not in result:
-        raise UserError(f"{owner} takes the result of one run (sim.run) or what sim.train returned, got {type(result)}")
-    if result["loss"].ndim != 1:
-        raise UserError(f"{owner} takes one run: choose a member of the sweep with isel")
+    known = {**result.variables, **result.attrs}  # those that differ are variables
     seed = int(known["seed"])
     trained = sim.train(int(known["server_steps"]), seed=seed, eval_every=int(known["eval_every"]))
     loss = trained.evaluations["loss"]
@@ -215,12 +206,9 @@ def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
 
 
 def _dataset(values: dict[str, float], found: list[AtModel], sources: dict[str, str], on: str) -> xr.Dataset:
-    import xarray as xr
-
     variables: dict[str, Any] = {}
-    scheduled = {*_OF_SCHEDULE, "clients", "server_steps", "local_steps", "arrivals", "euclidean_staleness"}
     for name, value in values.items():
-        said = {"measured_on": "the schedule and the server's reports" if name in scheduled else sources[name]}
+        said = {"measured_on": sources[name]}
         if name in CONSTANTS:
             said |= {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning}
         variables[name] = ((), value, said)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.theory.bounds import (
     MEAN_GRADIENT,
     Condition,
     Number,
     Statement,
+    Terms,
     bounded,
-    check_order,
     left_out,
     numbers,
     quotient,
 )  # fmt: skip
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 _PAPER = "wang2024fadas"
 _UNSURE = "its proof has not been checked: v̂_t depends on the update that it divides"
@@ -84,7 +82,7 @@ def theorem_5_6(
         "staleness": (f"8C_Gη²η_l²KL²τ_avgτ_max/(Mε³) {says}", late * inside),
         "noise": (f"12C_Gηη_lL/(Mε²) {says}", 12 * v.bound * eta * rate * L / (M * eps**2) * inside),
     }
-    return bounded(_THEOREM_5_6, v, v.server_steps, terms, _conditions(v, 180), trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_5_6, v, terms, _conditions(v, 180), trivial=2 * v.smoothness * v.gap)
 
 
 def theorem_5_9(
@@ -125,8 +123,7 @@ def theorem_5_9(
     Returns:
         The terms `initial`, `drift`, `staleness_of_noise`, `staleness` and `noise`.
     """
-    given = {name: value for name, value in locals().items() if value is not None}
-    v = _checked("theory.fadas.theorem_5_9", given)
+    v = _checked("theory.fadas.theorem_5_9", locals())
     L, K, M, eps, eta, rate = v.smoothness, v.local_steps, v.arrivals, v.epsilon, v.adaptive_rate, v.local_rate
     share = eta / (eta if mean_rate is None else v.mean_rate)  # ηT/H
     late = 8 * v.bound * eta * rate**2 * K * L**2 * v.staleness_mean_of_max / eps**3 * share
@@ -142,7 +139,7 @@ def theorem_5_9(
     }
     reach = quotient(v.unit_of_length * np.sqrt(M), v.staleness_threshold)
     conditions = [*_conditions(v, 60), Condition("η <= √M/τ_c", eta, reach)]
-    return bounded(_THEOREM_5_9, v, v.server_steps, terms, conditions, trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_5_9, v, terms, conditions, trivial=2 * v.smoothness * v.gap)
 
 
 def corollary_5_7(
@@ -174,7 +171,7 @@ def corollary_5_7(
     """
     v = numbers("theory.fadas.corollary_5_7", locals())
     late = v.smoothness * v.gap / v.server_steps * v.staleness_max * v.staleness_mean_of_max
-    return bounded(_COROLLARY_5_7, v, v.server_steps, _orders(v) | {"staleness": ("LFτ_maxτ_avg/T", late)})
+    return bounded(_COROLLARY_5_7, v, _orders(v) | {"staleness": ("LFτ_maxτ_avg/T", late)})
 
 
 def corollary_5_10(
@@ -210,7 +207,7 @@ def corollary_5_10(
     orders["initial"] = (says.replace("FG", "FGτ_c"), value * threshold)
     orders["staleness"] = ("LFτ_avg/T", fall * mean)
     orders["threshold"] = ("LF(τ_c² + τ_cτ_avg)/T", fall * (threshold**2 + threshold * mean))
-    return bounded(_COROLLARY_5_10, v, v.server_steps, orders)
+    return bounded(_COROLLARY_5_10, v, orders)
 
 
 def step_sizes(
@@ -241,7 +238,6 @@ def step_sizes(
 def _checked(owner: str, given: dict[str, Any]) -> Any:
     """Returns the checked constants with `bound` (C_G), `left_out` ((N-M)/(N-1)), `noise` and `between` (V)."""
     v = numbers(owner, given)
-    check_order(owner, ("arrivals", v.arrivals), ("clients", v.clients))
     K = v.local_steps
     v.bound = v.local_rate * K * v.gradient_bound + v.epsilon
     v.left_out = left_out(v.clients, v.arrivals)
@@ -250,7 +246,7 @@ def _checked(owner: str, given: dict[str, Any]) -> Any:
     return v
 
 
-def _common(v: Any) -> dict[str, tuple[str, Number]]:
+def _common(v: Any) -> Terms:
     """Returns the first two terms of both theorems."""
     drift = 20 * v.bound * v.local_rate**2 * v.local_steps * v.smoothness**2 * v.noise / v.epsilon
     step = v.adaptive_rate * v.local_rate * v.local_steps
@@ -273,7 +269,7 @@ def _conditions(v: Any, factor: float) -> list[Condition]:
     ]
 
 
-def _orders(v: Any) -> dict[str, tuple[str, Number]]:
+def _orders(v: Any) -> Terms:
     T, M, fall = v.server_steps, v.arrivals, v.smoothness * v.gap
     return {
         "noise": ("√(LF)σ/√(TKM)", np.sqrt(fall * v.local_variance / (T * v.local_steps * M))),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.options import UserError, as_numbers, check_number, check_whole
+from jaxafl.options import UserError, check_number, check_whole
 
 _ROUNDING = 1e-9  # relative: an arrival counts if its time equals that of another client but for rounding
 
@@ -176,8 +176,7 @@ def malenia_round(times: Any, batch: float) -> Round:
     bound = float(2 * (tau[-1] + tau.mean() * batch / len(tau)))
 
     def closes(received: np.ndarray) -> bool:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return bool(np.sum(1 / received) * batch * (1 + _ROUNDING) < len(tau) ** 2) and bool((received > 0).all())
+        return bool((received > 0).all()) and bool(np.sum(1 / received) * batch * (1 + _ROUNDING) < len(tau) ** 2)
 
     return Round(_first(tau, bound, closes), bound)
 
@@ -222,14 +221,8 @@ def ringmaster_seconds(times: Any, max_staleness: Any) -> float:
         times: τ_i [n], seconds per gradient.
         max_staleness: R_t >= 1, int [K], one per server step.
     """
-    bounds = as_numbers("theory.optimal_times.ringmaster_seconds", "max_staleness", max_staleness)
-    whole = np.isfinite(bounds) & (bounds >= 1) & (bounds == np.floor(bounds))
-    if bounds.ndim != 1 or not len(bounds) or not whole.all():
-        raise UserError("theory.optimal_times.ringmaster_seconds: expected max_staleness as whole numbers >= 1, [K]")
-    values, counts = np.unique(bounds.astype(int), return_counts=True)
-    return float(
-        sum(-(-int(k) // int(r)) * ringmaster_window(times, int(r)) for r, k in zip(values, counts, strict=True))
-    )
+    values, counts = np.unique(max_staleness, return_counts=True)
+    return float(sum(-(-k // r) * ringmaster_window(times, r) for r, k in zip(values, counts, strict=True)))
 
 
 def ringleader(times: Any, effort: Effort) -> Prediction:
@@ -279,12 +272,8 @@ def delay_adaptive_steps(
 
 def _sorted(name: str, times: Any) -> np.ndarray:
     """Returns the times in increasing order, float64 [n]."""
-    owner = f"theory.optimal_times.{name}"
-    given = as_numbers(owner, "times", times)
-    tau = np.sort(given.ravel())
-    if given.ndim > 1 or not len(tau) or not np.isfinite(tau).all() or not (tau > 0).all():
-        raise UserError(f"{owner}: expected times as finite seconds above 0, one per client [n]")
-    return tau
+    check_number(f"theory.optimal_times.{name}", "times", times, above=0, per_client=True)
+    return np.sort(np.ravel(times).astype(float))
 
 
 def _first(tau: np.ndarray, until: float, closes: Callable[[np.ndarray], bool]) -> float:

@@ -6,14 +6,12 @@ drawn with probabilities p. A client works off its tasks one after another, with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.options import UserError, as_numbers, check_whole
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 
 def closed_network(probabilities: Any, rates: Any, tasks: int) -> xr.Dataset:
@@ -41,19 +39,13 @@ def closed_network(probabilities: Any, rates: Any, tasks: int) -> xr.Dataset:
         Buzen, "Computational algorithms for closed queueing networks with exponential servers", CACM 1973; Leconte,
         Jonckheere, Samsonov & Moulines, "Queuing dynamics of asynchronous federated learning", AISTATS 2024.
     """
-    import xarray as xr
-
     owner = "theory.queues.closed_network"
     p, mu = (
         as_numbers(owner, name, v).astype(float) for name, v in (("probabilities", probabilities), ("rates", rates))
     )
     check_whole(owner, "tasks", tasks)
-    if p.ndim != 1 or mu.shape != p.shape or not (np.isfinite(p) & (p > 0) & np.isfinite(mu) & (mu > 0)).all():
-        raise UserError(
-            f"{owner}: expected probabilities and rates > 0, of one shape [N]; got {p.shape} and {mu.shape}"
-        )
-    if abs(p.sum() - 1) > 1e-6:
-        raise UserError(f"{owner}: probabilities sum to {p.sum():.10g}; expected 1")
+    if mu.shape != p.shape or not (p > 0).all() or not (mu > 0).all() or abs(p.sum() - 1) > 1e-6:
+        raise UserError(f"{owner}: expected probabilities > 0 with sum 1 and as many rates > 0; got {p} and {mu}")
     loads = np.log(p) - np.log(mu)
     counts = np.arange(tasks + 1)
     log_g = np.where(counts == 0, 0.0, -np.inf)  # of no client

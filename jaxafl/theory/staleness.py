@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, as_numbers, check_choice, check_number, check_whole
 from jaxafl.theory.bounds import CONSTANTS
 
-if TYPE_CHECKING:
-    import xarray as xr
-
 Age = Literal["model", "gradient"]
 _CUBIC = np.array([13 / 6, 3 / 2, 1 / 3])  # factors of E[τ], E[τ²], E[τ³]
-
-
-class _Arrivals(NamedTuple):
-    """Arrivals of a schedule, [T, A]."""
-
-    client: np.ndarray
-    staleness: np.ndarray
-    mask: np.ndarray
-    num_clients: int
 
 
 def bernoulli(
@@ -52,16 +41,12 @@ def bernoulli(
     check_choice(owner, "age", age, ("model", "gradient"))
     for name, value in (("upload", upload), ("download", download)):
         check_number(owner, name, value, above=0, most=1, per_client=True)
-    shares = None if weights is None else as_numbers(owner, "weights", weights)
-    shapes = [np.shape(value) for value in (upload, download, shares) if value is not None and np.shape(value)]
-    if len(set(shapes)) > 1:
-        raise UserError(f"{owner}: upload, download and weights are of different numbers of clients: {shapes}")
-    up, down = np.broadcast_arrays(np.atleast_1d(np.asarray(upload, float)), np.atleast_1d(np.asarray(download, float)))
-    size = shapes[0] if shapes else (check_whole(owner, "clients", clients),)
-    up, down = (np.broadcast_to(values, size) for values in (up, down))
+    one_each = np.broadcast_shapes(*map(np.shape, (upload, download, weights)))
+    size = one_each or (check_whole(owner, "clients", clients),)
+    up, down = (np.broadcast_to(np.asarray(value, float), size) for value in (upload, download))
     first = _geometric(up * down)
     moments = first if age == "model" else _of_sum(first, _geometric(up))
-    return _dataset(owner, moments, shares, float(up.sum()), {"age": age, "of": "Bernoulli uploads, in closed form"})
+    return _dataset(owner, moments, weights, float(up.sum()), {"age": age, "of": "Bernoulli uploads, in closed form"})
 
 
 def of_schedule(schedule: Schedule | xr.Dataset, *, weights: Any = None, age: Age = "model") -> xr.Dataset:
@@ -85,20 +70,15 @@ def of_schedule(schedule: Schedule | xr.Dataset, *, weights: Any = None, age: Ag
     """
     owner = "theory.staleness.of_schedule"
     check_choice(owner, "age", age, ("model", "gradient"))
-    arrivals = _arrivals(schedule)
-    if not arrivals.mask.any():
+    clients, ages, mask, N = _arrivals(schedule)
+    if not mask.any():
         raise UserError(f"{owner}: nobody arrived in this schedule, so that there is no staleness")
-    N, mask = arrivals.num_clients, arrivals.mask
-    if age == "model":
-        client, late = arrivals.client[mask], arrivals.staleness[mask].astype(float)
-    else:
-        client, late = _reused(arrivals)
+    client, late = (clients[mask], ages[mask].astype(float)) if age == "model" else _reused(clients, ages, mask, N)
     counts = np.bincount(client, minlength=N)
     with np.errstate(invalid="ignore"):
         moments = np.stack([np.bincount(client, late**power, N) / counts for power in (1, 2, 3)])
-    shares = None if weights is None else as_numbers(owner, "weights", weights)
-    dataset = _dataset(owner, moments, shares, float(mask.sum(axis=1).mean()), {"age": age, "of": "a schedule"})
-    worst = np.where(mask, arrivals.staleness, -1).max(axis=1)[mask.any(axis=1)]
+    dataset = _dataset(owner, moments, weights, float(mask.sum(axis=1).mean()), {"age": age, "of": "a schedule"})
+    worst = np.where(mask, ages, -1).max(axis=1)[mask.any(axis=1)]
     figures = {"staleness_max": worst.max(), "staleness_mean_of_max": worst.mean()}
     figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": np.count_nonzero(counts)}
     return dataset.assign({name: ((), float(value)) for name, value in figures.items()})
@@ -119,31 +99,29 @@ def _of_sum(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _arrivals(schedule: Schedule | xr.Dataset) -> _Arrivals:
+def _arrivals(schedule: Schedule | xr.Dataset) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Returns client, staleness and mask of the arrivals, [T, A], and the number of clients."""
     if isinstance(schedule, Schedule):
-        return _Arrivals(schedule.client, schedule.staleness, schedule.mask, schedule.num_clients)
-    if not hasattr(schedule, "staleness") or schedule["staleness"].ndim != 2:
-        several = f" with dimensions {tuple(schedule['staleness'].dims)}" if hasattr(schedule, "staleness") else ""
+        return schedule.client, schedule.staleness, schedule.mask, schedule.num_clients
+    if schedule["staleness"].ndim != 2:
         raise UserError(
             "theory.staleness.of_schedule takes a schedule or the result of one run, [step, arrival]; of a sweep "
-            f"choose one, result.isel(seed=0); got {type(schedule).__name__}{several}"
+            f"choose one, result.isel(seed=0); got dimensions {schedule['staleness'].dims}"
         )
     made = schedule["time"].notnull().values  # a member of a sweep may end before others
     client, late = schedule["client_id"].values[made].astype(int), schedule["staleness"].values[made]
     mask = client >= 0
-    return _Arrivals(client, np.where(mask, late, -1).astype(int), mask, int(schedule.attrs["num_clients"]))
+    return client, np.where(mask, late, -1).astype(int), mask, int(schedule.attrs["num_clients"])
 
 
-def _reused(arrivals: _Arrivals) -> tuple[np.ndarray, np.ndarray]:
+def _reused(
+    client: np.ndarray, staleness: np.ndarray, mask: np.ndarray, num_clients: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns client and age of the gradient last received, at every tick from each client's first arrival on."""
-    steps = len(arrivals.mask)
-    ticks, places = np.nonzero(arrivals.mask)
-    version = np.full(arrivals.num_clients, -1)
+    version = np.full(num_clients, -1)
     clients, ages = [], []
-    begins = np.searchsorted(ticks, np.arange(steps + 1))
-    for tick in range(steps):
-        now = slice(begins[tick], begins[tick + 1])
-        version[arrivals.client[tick, places[now]]] = tick - arrivals.staleness[tick, places[now]]
+    for tick, now in enumerate(mask):
+        version[client[tick, now]] = tick - staleness[tick, now]
         heard = np.flatnonzero(version >= 0)
         clients.append(heard)
         ages.append(tick - version[heard])
@@ -152,12 +130,9 @@ def _reused(arrivals: _Arrivals) -> tuple[np.ndarray, np.ndarray]:
 
 def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, attributes: dict[str, str]) -> xr.Dataset:
     """Returns the clients' moments [3, N] with their weighted sums A and B."""
-    import xarray as xr
-
     N = moments.shape[1]
-    shares = np.ones(N) if weights is None else weights
-    if shares.shape != (N,) or not (np.isfinite(shares) & (shares >= 0)).all() or not shares.sum() > 0:
-        raise UserError(f"{owner}: weights must be finite and >= 0, one per client ({N},), and not all 0")
+    shares = np.ones(N) if weights is None else as_numbers(owner, "weights", weights)
+    check_number(owner, "weights", shares, least=0, per_client=True, num_clients=N)
     heard = np.isfinite(moments[0])
     shares = np.where(heard, shares, 0) / shares[heard].sum()
     known = np.where(heard, moments, 0)

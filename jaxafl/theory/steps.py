@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
-from jaxafl.options import UserError, check_number
-
-if TYPE_CHECKING:
-    import xarray as xr
+from jaxafl.options import check_number
 
 _MOST = 1e18
 
@@ -57,8 +54,6 @@ def speed_up(target: float, sizes: Sequence[float], bound: Callable[[np.ndarray,
         sizes: n, M or J.
         bound: a function (T [1], size) that returns the bound with the step sizes chosen for both.
     """
-    if len(sizes) == 0:
-        raise UserError("speed_up: sizes must name at least one size, got none")
     needed = np.array([steps_to(target, lambda steps, size=size: bound(steps, size)) for size in sizes])  # type: ignore[misc]
     with np.errstate(invalid="ignore"):
         return needed[0] / needed

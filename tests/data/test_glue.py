@@ -51,13 +51,13 @@ def test_a_pair_is_cls_first_sep_second_sep_with_padding_to_the_longest(vocabula
     assert found.arrays["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1, 0, 0]]
     assert found.arrays["attention_mask"].tolist() == [[1] * 8, [1] * 6 + [0] * 2]
     assert [array.dtype for array in found.arrays.values()] == [np.uint16, np.uint8, np.uint8]
-    assert found.truncated == 0
+    assert not found.truncated.any()
 
 
 def test_longer_examples_lose_the_end_of_their_longer_sentence_and_are_counted(vocabulary):
     sentences = [("good " * 9, "bad bad"), ("good", "bad"), ("good good", "bad " * 30)]
     found = tokenise(load_tokenizer(vocabulary), sentences, 10)
-    assert found.truncated == 2
+    assert found.truncated.tolist() == [True, False, True]
     assert found.arrays["input_ids"].tolist() == [
         [CLS, GOOD, GOOD, GOOD, GOOD, GOOD, SEP, BAD, BAD, SEP],
         [CLS, GOOD, SEP, BAD, SEP, PAD, PAD, PAD, PAD, PAD],

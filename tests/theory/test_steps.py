@@ -54,8 +54,6 @@ def test_steps_to_is_the_inverse_of_the_bound() -> None:
         assert np.isnan(speed_up(1e-12, [1, 2], lambda steps, size: bound(steps))).all()
     with pytest.raises(UserError, match="target must be > 0"):
         steps_to(0.0, bound)
-    with pytest.raises(UserError, match="sizes must name at least one"):
-        speed_up(1.0, [], lambda steps, size: bound(steps))
 
 
 def test_the_predicted_speed_up_of_defedavg_is_linear_in_n(problem) -> None:

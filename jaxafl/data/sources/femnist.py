@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import importlib.resources
 import io
-import os
 import pathlib
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import normalise
 from jaxafl.options import check_whole, named
 from jaxafl.readers.archive import SHA256, check_sha256
-from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.directory import Directory, data_directory, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.leaf import Users, leaf_halves, pooled, read_examples, read_halves
 
-Source: TypeAlias = dict[str, str | int | float]
 CLASSES = 62
 _SHIPPED = "femnist_10writers.npz"
 _LARGE = "femnist_207writers.npz"
@@ -28,9 +26,7 @@ _LARGE = "femnist_207writers.npz"
 
 @named
 @downloadable
-def femnist(
-    clients: int | None = 10, *, data_dir: str | os.PathLike[str] | None = None, download: bool = False
-) -> FederatedData:
+def femnist(clients: int | None = 10, *, data_dir: Directory = None, download: bool = False) -> FederatedData:
     """Loads FEMNIST of LEAF: 28 × 28 images of digits and letters, 62 classes, one client per writer.
 
     Classes 0-9 are the digits, 10-35 the letters A-Z, 36-61 a-z. Up to ten writers ship with the package and need no
@@ -131,8 +127,7 @@ def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Sourc
 
 
 def _read_published(path: pathlib.Path) -> Users:
-    every = read_examples(path, "pixels", "label")
-    return {user: (_pixels(x), _labels(y)) for user, (x, y) in every}
+    return {user: (_pixels(x), _labels(y)) for user, (x, y) in read_examples(path, "pixels", "label")}
 
 
 def _pixels(x: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ from jaxafl.data.dataset import Dataset
 from jaxafl.data.preprocessing import Preprocessing, as_integers
 from jaxafl.options import named
 from jaxafl.readers.archive import damaged, read_text
-from jaxafl.readers.directory import data_directory, find_files, missing_dataset
+from jaxafl.readers.directory import Directory, data_directory, find_files, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
@@ -24,7 +24,7 @@ from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_
 def glue_rte(
     tokenizer: str = "bert-base-uncased",
     max_length: int = 128,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
     *,
     download: bool = False,
 ) -> Dataset:
@@ -56,7 +56,7 @@ def glue_rte(
 def glue_mrpc(
     tokenizer: str = "bert-base-uncased",
     max_length: int = 128,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
     *,
     download: bool = False,
 ) -> Dataset:
@@ -99,7 +99,7 @@ def glue_mrpc(
 def glue_sst2(
     tokenizer: str = "bert-base-uncased",
     max_length: int = 128,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
     *,
     download: bool = False,
 ) -> Dataset:
@@ -151,20 +151,20 @@ _MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Qua
 _SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
 
 
-def _load(task: _Task, name: str, max_length: int, data_dir: str | os.PathLike[str] | None) -> Dataset:
+def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Dataset:
     route, ((train, y), (test, y_test)) = _read(task, data_directory(data_dir))
     tokenizer = load_tokenizer(name, data_dir)
-    tokens, test_tokens = (tokenise(tokenizer, sentences, max_length) for sentences in (train, test))
-    width = max(half.arrays["input_ids"].shape[1] for half in (tokens, test_tokens))
+    tokens = tokenise(tokenizer, [*train, *test], max_length)
     source = {
         "source": route,
         "tokenizer": os.fspath(name),
         "vocabulary": tokenizer.get_vocab_size(),
         "max_length": max_length,
-        "truncated_training_samples": tokens.truncated,
-        "truncated_test_samples": test_tokens.truncated,
+        "truncated_training_samples": int(tokens.truncated[: len(y)].sum()),
+        "truncated_test_samples": int(tokens.truncated[len(y) :].sum()),
     }
-    x, x_test = _padded(tokens.arrays, width), _padded(test_tokens.arrays, width)
+    halves = {name: np.split(array, [len(y)]) for name, array in tokens.arrays.items()}
+    x, x_test = ({name: parts[half] for name, parts in halves.items()} for half in (0, 1))
     return Dataset(task.name, x, y, x_test, y_test, 2, _TOKENS, None, source, ("wang2019glue", task.reference))
 
 
@@ -203,8 +203,3 @@ def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> Half:
     *sentences, labels = read_prepared(prepared, split, *task.features, "label")
     columns = [[text.decode("utf-8") for text in column] for column in sentences]
     return list(zip(*columns, strict=True)), labels
-
-
-def _padded(arrays: dict[str, np.ndarray], width: int) -> dict[str, np.ndarray]:
-    """Pads arrays to `[n, width]` with trailing zeros, as `tokenise` does."""
-    return {name: np.pad(array, ((0, 0), (0, width - array.shape[1]))) for name, array in arrays.items()}

@@ -8,11 +8,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from jaxafl.data.arrays import hold_out
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
@@ -71,21 +70,19 @@ def from_huggingface(
         Federated data if `client` is given, else a `Dataset`.
 
     Raises:
-        ValueError: a column or split does not exist, a split has a transform, samples have several shapes or are
-            missing, labels are missing, or there is no test set.
-        TypeError: `dataset` is a stream or no Hugging Face dataset, or a column has another type.
+        ValueError: a split does not exist or has a transform, samples have several shapes or are missing, labels are
+            missing, or there is no test set.
+        KeyError: a column does not exist.
+        TypeError: a column has another type.
         ImportError, OSError: a dataset given by name cannot be loaded.
     """
     if isinstance(dataset, str | os.PathLike):
         dataset = _loaded(dataset, config)
     splits = _splits(dataset, split, test, test_fraction)
     columns = [x] if isinstance(x, str) else list(x)
-    for part in splits:
-        if absent := {*columns, y} - {*part.column_names}:
-            raise UserError(f"there is no column {', '.join(sorted(absent))}; there are {', '.join(part.column_names)}")
     name = name or str(getattr(splits[0].info, "dataset_name", None) or "huggingface")
     labels, classes = _labels(splits, y)
-    source: dict[str, str | int | float] = {"source": "huggingface", "x": ", ".join(columns), "y": y}
+    source: Source = {"source": "huggingface", "x": ", ".join(columns), "y": y}
     samples, more, usual = _samples(name, splits, columns, tokenizer, max_length)
     users = known = test_clients = None
     if client:
@@ -94,12 +91,10 @@ def from_huggingface(
         number = {one: place for place, one in enumerate(known.tolist())}
         test_clients = np.array([number.get(one, -1) for part in ids[1:] for one in part], np.int32)
     if test_fraction is not None:
-        everyone = np.zeros(len(labels[0]), np.int64) if users is None else users
-        out = hold_out(name, everyone, test_fraction, seed)
-        samples = [jax.tree.map(lambda leaf, rows=rows: leaf[rows], samples[0]) for rows in (~out, out)]
-        labels = [labels[0][~out], labels[0][out]]
-        if users is not None:
-            users, test_clients = users[~out], users[out].astype(np.int32)
+        everyone = np.zeros(len(labels[0]), np.int32) if users is None else users.astype(np.int32)
+        parts = hold_out(name, everyone, test_fraction, seed, (samples[0], labels[0], everyone))
+        samples, labels, owners = map(list, zip(*parts, strict=True))
+        users, test_clients = (None, None) if users is None else owners
         source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
     pooled = Dataset(
         name,
@@ -120,10 +115,7 @@ def _loaded(name: str | os.PathLike[str], config: str | None) -> Any:
     folder = as_path(name)
     if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):
         return datasets.load_from_disk(folder)
-    try:
-        return datasets.load_dataset(os.fspath(folder if folder.is_dir() else name), config)
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f"from_huggingface: {str(name)!r} could not be loaded: {error}") from error
+    return datasets.load_dataset(os.fspath(folder if folder.is_dir() else name), config)
 
 
 def _splits(dataset: Any, split: str, test: str, test_fraction: float | None) -> list[Any]:
@@ -139,11 +131,8 @@ def _splits(dataset: Any, split: str, test: str, test_fraction: float | None) ->
         found = [dataset[name] for name in wanted]
     else:
         found = [dataset]
-    for part in found:
-        if not hasattr(part, "column_names") or not hasattr(part, "__len__"):
-            raise TypeError(f"from_huggingface: a {type(part).__name__} is no datasets.Dataset or DatasetDict; load it")
-        if part.format["type"] == "custom":
-            raise UserError("from_huggingface: a split has a transform, which has no effect. Use dataset.map(...)")
+    if any(part.format["type"] == "custom" for part in found):
+        raise UserError("from_huggingface: a split has a transform, which has no effect. Use dataset.map(...)")
     if len(found) == 1 and test_fraction is None:
         raise UserError("a single Dataset needs test_fraction, the share of it that is held out for testing")
     return [part.with_format(None) for part in found]
@@ -172,7 +161,7 @@ def _labels(splits: Sequence[Any], column: str) -> tuple[list[np.ndarray], int |
 
 def _samples(
     name: str, splits: Sequence[Any], columns: list[str], tokenizer: Any, max_length: int
-) -> tuple[list[Any], dict[str, str | int | float], Preprocessing]:
+) -> tuple[list[Any], Source, Preprocessing]:
     """Returns the samples of every split, entries for the description, and the default preprocessing."""
     first = splits[0][0][columns[0]]
     stops = np.cumsum([len(part) for part in splits])[:-1]
@@ -184,7 +173,7 @@ def _samples(
         tokens = tokenise(loaded, texts, max_length)
         parts = {key: np.split(array, stops) for key, array in tokens.arrays.items()}
         found = [{key: arrays[place] for key, arrays in parts.items()} for place in range(len(splits))]
-        said = {"vocabulary": loaded.get_vocab_size(), "truncated": tokens.truncated}
+        said = {"vocabulary": loaded.get_vocab_size(), "truncated": int(tokens.truncated.sum())}
         return found, said, Preprocessing(as_integers, None, "tokens")
     if len(columns) > 1:
         raise UserError(f"{name}: only texts can come from two columns")

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import tarfile
-from collections.abc import Callable
 from typing import IO, NamedTuple, cast
 
 import numpy as np
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.preprocessing import crop_and_flip, normalise
 from jaxafl.options import check_choice, check_flag, named
 from jaxafl.readers.archive import SHA256, check_sha256, damaged, read_idx
-from jaxafl.readers.directory import MissingDataset, data_directory, find_files, missing_dataset
+from jaxafl.readers.directory import Directory, MissingDataset, data_directory, find_files, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
 @named
 @downloadable
-def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = None, download: bool = False) -> Dataset:
+def mnist(data_dir: Directory = None, *, by: str | None = None, download: bool = False) -> Dataset:
     """Loads MNIST: 60,000 training and 10,000 test images of handwritten digits, 10 classes.
 
     The places are searched in this order:
@@ -53,7 +51,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
         Writers: Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019.
     """
     check_choice("mnist", "by", by, (None, "writer"))
-    dataset = _load(_MNIST, data_dir, _read_idx)
+    dataset = _load(_MNIST, data_dir)
     if by is None:
         return dataset
     directory = data_directory(data_dir)
@@ -70,7 +68,7 @@ def mnist(data_dir: str | os.PathLike[str] | None = None, *, by: str | None = No
 
 @named
 @downloadable
-def fashion_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: bool = False) -> Dataset:
+def fashion_mnist(data_dir: Directory = None, *, download: bool = False) -> Dataset:
     """Loads Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 10 classes.
 
     The search follows `mnist`, with the folder `<data_dir>/fashion_mnist`.
@@ -91,14 +89,12 @@ def fashion_mnist(data_dir: str | os.PathLike[str] | None = None, *, download: b
         Xiao, Rasul and Vollgraf, "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning Algorithms",
         arXiv:1708.07747, 2017.
     """
-    return _load(_FASHION_MNIST, data_dir, _read_idx)
+    return _load(_FASHION_MNIST, data_dir)
 
 
 @named
 @downloadable
-def cifar10(
-    data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False, download: bool = False
-) -> Dataset:
+def cifar10(data_dir: Directory = None, *, augment: bool = False, download: bool = False) -> Dataset:
     """Loads CIFAR-10: 50,000 training and 10,000 test colour images of objects, 10 classes.
 
     The places are searched in this order; every one gives the same images in the same order:
@@ -124,14 +120,12 @@ def cifar10(
     References:
         Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", technical report, 2009.
     """
-    return _load(_CIFAR10, data_dir, _read_binary, augment)
+    return _load(_CIFAR10, data_dir, augment)
 
 
 @named
 @downloadable
-def cifar100(
-    data_dir: str | os.PathLike[str] | None = None, *, augment: bool = False, download: bool = False
-) -> Dataset:
+def cifar100(data_dir: Directory = None, *, augment: bool = False, download: bool = False) -> Dataset:
     """Loads CIFAR-100: 50,000 training and 10,000 test colour images of objects, 100 (fine) classes.
 
     The search follows `cifar10`: the archive `cifar-100-binary.tar.gz` or the folder `cifar-100-binary` (`train.bin`,
@@ -153,7 +147,7 @@ def cifar100(
     References:
         Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", technical report, 2009.
     """
-    return _load(_CIFAR100, data_dir, _read_binary, augment)
+    return _load(_CIFAR100, data_dir, augment)
 
 
 class _Source(NamedTuple):
@@ -183,16 +177,11 @@ Arrays = list[np.ndarray]
 """x uint8 `[n, H, W, C]`, y, x_test, y_test; empty if no files exist."""
 
 
-def _load(
-    source: _Source,
-    data_dir: str | os.PathLike[str] | None,
-    read: Callable[[_Source, pathlib.Path], Arrays],
-    augment: bool = False,
-) -> Dataset:
-    """Returns the dataset from the canonical files, which `read` reads, else from TFDS."""
+def _load(source: _Source, data_dir: Directory, augment: bool = False) -> Dataset:
+    """Returns the dataset from the canonical files, else from TFDS."""
     name, directory = source.name, data_directory(data_dir)
     check_flag(name, "augment", augment)
-    route = "binary" if source.archive else "idx"
+    route, read = ("binary", _read_binary) if source.archive else ("idx", _read_idx)
     arrays = read(source, directory)
     if not arrays:
         prepared = prepared_directory(name, directory)
@@ -207,7 +196,7 @@ def _load(
             arrays += [x[order], y[order]]
     scale = normalise(255.0, source.mean, source.std, augment=crop_and_flip() if augment else None)
     x, y, x_test, y_test = arrays
-    said: dict[str, str | int | float] = {"source": route}
+    said: Source = {"source": route}
     return Dataset(name, x, y, x_test, y_test, source.classes, scale, None, said, (source.reference,))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxafl.data.arrays import from_arrays
+from jaxafl.data.dataset import Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.options import as_path, named
@@ -62,7 +63,7 @@ def from_leaf(
     options: Any = {"num_classes": num_classes, "preprocessing": preprocessing, "name": name}
     data = from_arrays(x, y, users, x_test=x_test, y_test=y_test, **options)
     clients = np.searchsorted(np.unique(users), owners) if split == "sample" else np.full(len(owners), -1)
-    source: dict[str, str | int | float] = {"source": "LEAF json", "files": len(train) + len(test), "split": split}
+    source: Source = {"source": "LEAF json", "files": len(train) + len(test), "split": split}
     data = dataclasses.replace(data, description={**data.description, **source})
     return data.owned_test(clients.astype(np.int32))
 

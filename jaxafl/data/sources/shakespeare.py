@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -13,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers
 from jaxafl.options import UserError, check_choice, check_number, check_whole, named
 from jaxafl.readers.archive import damaged, read_text
-from jaxafl.readers.directory import data_directory, missing_dataset
+from jaxafl.readers.directory import Directory, data_directory, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.leaf import leaf_halves, read_examples, read_halves
 
@@ -46,7 +45,7 @@ def shakespeare(
     min_characters: int | None = None,
     test_fraction: float | None = None,
     test_samples: int | None = 2000,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: Directory = None,
     download: bool = False,
 ) -> FederatedData:
     """Loads Shakespeare's plays: predict a character from the 80 before it; one client per speaking role of a play.
@@ -190,7 +189,7 @@ def _from_leaf(
     chosen = pool[_evenly_spaced(len(pool), test_samples)]
     samples = np.concatenate([train[user][0] for user in users])
     client = np.repeat(np.arange(len(users)), [len(train[user][0]) for user in users])
-    source: dict[str, str | int | float] = {
+    source: Source = {
         "source": "LEAF json",
         "files": len(train_files) + len(test_files),
         "split": split,

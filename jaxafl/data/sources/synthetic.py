@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.dataset import Dataset
+from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import as_is
@@ -88,7 +88,7 @@ def synthetic(
     test = sizes - train
     # all test samples of the first clients, a part of the next one's, and none of the others'
     x_test, y_test = _pool(arrays, train, train + np.clip(max_test - np.cumsum(test) + test, 0, test))
-    description: dict[str, str | int | float] = {
+    description: Source = {
         "source": "synthetic",
         "alpha": float(alpha),
         "beta": float(beta),

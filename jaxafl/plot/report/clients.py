@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxafl.plot.report.figures import Figure, Series, View, thin
-from jaxafl.plot.report.lines import MANY, Line, steps_made
+from jaxafl.plot.report.lines import MANY, Line, Lines, steps_made
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.clients import names_of
 from jaxafl.results.curves import AXES
@@ -19,7 +19,7 @@ _RANKS = 50  # points of a curve over ranked clients
 _MB = AXES["bytes"].scale
 
 
-def staleness(lines: Sequence[Line]) -> list[Figure]:
+def staleness(lines: Lines) -> list[Figure]:
     """Returns the histogram of the staleness of updates; none without arrivals."""
     ages = [(place, staleness_of(line.runs).astype(int)) for place, line in enumerate(lines)]
     ages = [(place, age) for place, age in ages if age.size]
@@ -41,7 +41,7 @@ def staleness(lines: Sequence[Line]) -> list[Figure]:
     return [Figure("staleness", "Staleness", lead, {}, {"": view})]
 
 
-def participation(lines: Sequence[Line]) -> list[Figure]:
+def participation(lines: Lines) -> list[Figure]:
     """Returns the arrivals of clients and the mean staleness of their updates; none if a result lacks them."""
     if not all({"participation", "mean_staleness"} <= set(line.runs[0].variables) for line in lines):
         return []
@@ -63,7 +63,7 @@ def participation(lines: Sequence[Line]) -> list[Figure]:
     return [Figure("participation", "Participation", lead, switches, views)]
 
 
-def communication(lines: Sequence[Line]) -> list[Figure]:
+def communication(lines: Lines) -> list[Figure]:
     """Returns the data sent, over time for one run and in total for a few lines; none for many lines."""
     if len(lines) > MANY or not all({"bytes_up", "bytes_down"} <= set(line.runs[0].variables) for line in lines):
         return []
@@ -88,7 +88,7 @@ def communication(lines: Sequence[Line]) -> list[Figure]:
     return [Figure("communication", "Communication", lead, {}, {"": view})]
 
 
-def spread(lines: Sequence[Line]) -> list[Figure]:
+def spread(lines: Lines) -> list[Figure]:
     """Returns the spread of accuracy over the clients of one run; none for several runs, because curves show it."""
     runs = [run for line in lines for run in line.runs]
     if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
@@ -126,9 +126,7 @@ def sent(line: Line, way: str) -> np.ndarray:
 
 def _mean(values: Sequence[np.ndarray]) -> np.ndarray:
     """Returns the mean over finite values; NaN where none is finite."""
-    stacked = np.stack(values).astype(float)
-    count = np.isfinite(stacked).sum(axis=0)
-    return np.divide(np.nansum(stacked, axis=0), count, out=np.full(count.shape, np.nan), where=count > 0)
+    return np.ma.masked_invalid(np.stack(values).astype(float)).mean(axis=0).filled(np.nan)
 
 
 def _ranked(place: int, name: str, values: np.ndarray) -> Series:

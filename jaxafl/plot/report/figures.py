@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.plot.report.lines import MANY, Line, amount, last, lower, metrics_of, scale_of
+from jaxafl.plot.report.lines import MANY, Lines, amount, last, lower, metrics_of, scale_of
 from jaxafl.results.curves import AXES, curve, over_seeds, to_its_end
 from jaxafl.results.points import in_words
 
@@ -70,42 +70,26 @@ class Figure(NamedTuple):
     views: dict[str, View]
 
 
-class Pool:
-    """Store of arrays without duplicates: lines share their steps, and views their values."""
+def packed(figure: Figure, pool: dict[tuple[float | None, ...], int]) -> dict[str, Any]:
+    """Returns a figure as JSON data for the page.
 
-    def __init__(self) -> None:
-        self.arrays: list[list[float | None]] = []
-        self._places: dict[tuple[float | None, ...], int] = {}
+    Args:
+        figure: the figure.
+        pool: array -> its place, to which the arrays of the figure are added, rounded to six digits. Lines share their
+            steps, and views their values.
+    """
 
-    def place(self, values: np.ndarray | None) -> int:
-        """Returns the index of an array, rounded to six digits; -1 for `None`."""
-        if values is None:
-            return -1
-        rounded = tuple(_short(number) for number in values.tolist())
-        if rounded not in self._places:
-            self._places[rounded] = len(self.arrays)
-            self.arrays.append(list(rounded))
-        return self._places[rounded]
+    def place(values: np.ndarray | None) -> int:
+        return -1 if values is None else pool.setdefault(tuple(map(_short, values.tolist())), len(pool))
 
-    def packed(self, figure: Figure) -> dict[str, Any]:
-        """Returns a figure as JSON data for the page."""
-        views = {
-            key: {
-                "kind": view.kind,
-                "x": view.x,
-                "y": view.y,
-                "says": view.says,
-                "labels": view.labels,
-                "series": [
-                    [one.line, one.name if one.line < 0 else "", *map(self.place, one[2:])] for one in view.series
-                ],
-            }
-            for key, view in figure.views.items()
-        }
-        return {"key": figure.key, "views": views}
+    def data(view: View) -> dict[str, Any]:
+        series = [[one.line, one.name if one.line < 0 else "", *map(place, one[2:])] for one in view.series]
+        return {name: getattr(view, name) for name in ("kind", "x", "y", "says", "labels")} | {"series": series}
+
+    return {"key": figure.key, "views": {key: data(view) for key, view in figure.views.items()}}
 
 
-def curves(lines: Sequence[Line]) -> list[Figure]:
+def curves(lines: Lines) -> list[Figure]:
     """Returns the figure of metrics against their cost; none without evaluations."""
     metrics = metrics_of(lines)
     axes = {name: axis for name, axis in AXES.items() if all(axis.variable in line.runs[0].variables for line in lines)}
@@ -127,7 +111,7 @@ def curves(lines: Sequence[Line]) -> list[Figure]:
     return [Figure("curves", "Curves", lead, switches, views)]
 
 
-def by_axis(lines: Sequence[Line]) -> list[Figure]:
+def by_axis(lines: Lines) -> list[Figure]:
     """Returns the figure of metrics by the values of each axis of a sweep; none without an axis of several values."""
     values = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes_of(lines)}
     known = metrics_of(lines)
@@ -146,7 +130,7 @@ def by_axis(lines: Sequence[Line]) -> list[Figure]:
     return [Figure("axes", "By the values of options", lead, {"Show": metrics, "By": {a: a for a in values}}, views)]
 
 
-def axes_of(lines: Sequence[Line]) -> list[str]:
+def axes_of(lines: Lines) -> list[str]:
     """Returns the axes along which lines differ."""
     axes = dict.fromkeys(axis for line in lines for axis in line.place if axis != "result")
     return [axis for axis in axes if len({line.place.get(axis, "") for line in lines}) > 1]
@@ -159,7 +143,7 @@ def _short(number: float) -> float | None:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e9 else rounded
 
 
-def _curve(lines: Sequence[Line], place: int, metric: str, axis: str) -> Series | None:
+def _curve(lines: Lines, place: int, metric: str, axis: str) -> Series | None:
     """Returns the curve of a line; `None` if one of its runs has no values."""
     runs = [run for run in lines[place].runs if metric in run.variables]
     found = [curve(run, AXES[axis].variable, metric) for run in runs]
@@ -179,7 +163,7 @@ def thin(count: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def _ends(lines: Sequence[Line], series: Sequence[Series], metric: str) -> str:
+def _ends(lines: Lines, series: Sequence[Series], metric: str) -> str:
     """Returns a sentence with the means over seeds at the point of comparison, which curves may not reach."""
     means = {lines[one.line].name: float(last(lines[one.line], metric).mean()) for one in series}
     means = {name: mean for name, mean in means.items() if np.isfinite(mean)}
@@ -207,7 +191,7 @@ def listed(values: dict[str, float], metric: str, falling: bool | None, what: st
     return f"of {len(order):,} {what} the {first} is {said[0]}, the {final} {said[-1]}."
 
 
-def _by_value(lines: Sequence[Line], metric: str, label: str, axis: str, values: list[str]) -> View:
+def _by_value(lines: Lines, metric: str, label: str, axis: str, values: list[str]) -> View:
     runs: list[list[float]] = [[] for _ in values]
     points = []
     failed = 0

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from jaxafl.plot.report.figures import axes_of
-from jaxafl.plot.report.lines import Line, amount, label_of, last, lower, metrics_of
+from jaxafl.plot.report.lines import Lines, amount, label_of, last, lower, metrics_of
 from jaxafl.plot.report.markup import ABSENT, Html, element, joined, table
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import decimals
 
 
-def over_two_options(lines: Sequence[Line]) -> Html:
+def over_two_options(lines: Lines) -> Html:
     """Returns a table per metric of one sweep over two options, the first open; empty for other results."""
     axes = axes_of(lines)
     metrics = [name for name in metrics_of(lines) if any(np.isfinite(last(line, name)).any() for line in lines)]
@@ -25,7 +23,7 @@ def over_two_options(lines: Sequence[Line]) -> Html:
     return joined([element("p", lead, class_="lead"), _table(lines, metrics[0], *axes), *more])
 
 
-def _table(lines: Sequence[Line], metric: str, row: str, column: str) -> Html:
+def _table(lines: Lines, metric: str, row: str, column: str) -> Html:
     """Returns the table of a metric, with the values of one axis as rows and those of the other as columns."""
     places = {(line.place.get(row, ""), line.place.get(column, "")): last(line, metric) for line in lines}
     rows, columns = (list(dict.fromkeys(place[axis] for place in places)) for axis in (0, 1))

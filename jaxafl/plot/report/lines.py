@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import xarray as xr
@@ -16,6 +16,8 @@ from jaxafl.results.members import OF_A_RUN, Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock", "attack")
+At: TypeAlias = str | Mapping[str, Any]
+"""The point at which runs are compared, see `jaxafl.Comparison`."""
 _LABELS = {
     "accuracy": "test accuracy",
     "loss": "test loss",
@@ -39,7 +41,10 @@ class Line(NamedTuple):
     runs: list[xr.Dataset]
     place: dict[str, str]
     result: str
-    at: str | Mapping[str, Any] = "last"
+    at: At = "last"
+
+
+Lines: TypeAlias = Sequence[Line]
 
 
 def named(results: Any) -> dict[str, xr.Dataset]:
@@ -55,7 +60,7 @@ def named(results: Any) -> dict[str, xr.Dataset]:
     return {str(name): one for name, one in by_name(results, title, "a report").items()}
 
 
-def lines_of(results: Mapping[str, xr.Dataset], at: str | Mapping[str, Any] = "last") -> list[Line]:
+def lines_of(results: Mapping[str, xr.Dataset], at: At = "last") -> list[Line]:
     """Returns the lines of results, in the order of the results.
 
     Args:
@@ -74,7 +79,7 @@ def lines_of(results: Mapping[str, xr.Dataset], at: str | Mapping[str, Any] = "l
     return found
 
 
-def metrics_of(lines: Sequence[Line]) -> dict[str, str]:
+def metrics_of(lines: Lines) -> dict[str, str]:
     """Returns the metrics of all lines' evaluations, and their labels; accuracies are in percent."""
     found = dict.fromkeys(metric for line in lines for metric in _evaluated(line.runs[0]))
     order = sorted(found, key=lambda name: ("accuracy", "loss", name).index(name))
@@ -91,7 +96,7 @@ def amount(metric: str, shown: float) -> str:
     return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
 
 
-def last(line: Line, metric: str, at: str | Mapping[str, Any] | None = None) -> np.ndarray:
+def last(line: Line, metric: str, at: At | None = None) -> np.ndarray:
     """Returns the shown value of a metric at a point (by default `line.at`), float [seeds].
 
     Runs that failed or have not run have NaN.

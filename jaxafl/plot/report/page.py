@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxafl.options import UserError, as_path
 from jaxafl.plot.report import clients, figures, heat, settings, tables
-from jaxafl.plot.report.figures import Figure, Pool
-from jaxafl.plot.report.lines import MANY, Line, lines_of, metrics_of, named, score
+from jaxafl.plot.report.figures import Figure, packed
+from jaxafl.plot.report.lines import MANY, Lines, lines_of, metrics_of, named, score
 from jaxafl.plot.report.markup import Html, element, escaped, joined, section
 from jaxafl.readers.replacing import replacing
 from jaxafl.references import version
@@ -119,7 +119,7 @@ def _select(name: str, options: Mapping[str, str], **attributes: str) -> Html:
     return element("label", name, element("select", *inside, aria_label=name, **attributes))
 
 
-def _chooser(lines: Sequence[Line]) -> Html:
+def _chooser(lines: Lines) -> Html:
     """Returns the controls that select the lines of figures: boxes for few lines, values of the axes for many."""
     keys = element(
         "p",
@@ -145,7 +145,7 @@ def _chooser(lines: Sequence[Line]) -> Html:
     return joined([element("fieldset", element("legend", "Lines in the figures"), *inside, id="lines"), keys])
 
 
-def _citation(lines: Sequence[Line]) -> Html:
+def _citation(lines: Lines) -> Html:
     """Returns the BibTeX and a button that copies it."""
     bibtex = element("pre", settings.cited(lines), id="bibtex", tabindex="0", role="region", aria_label="BibTeX")
     copied = element("span", id="bibtex-copied", role="status")
@@ -159,15 +159,15 @@ def _title(results: Mapping[str, Any]) -> str:
     return f"Comparison of {', '.join(names[:-1])} and {names[-1]}" if len(names) <= MANY else f"{len(names)} results"
 
 
-def _lead(lines: Sequence[Line], results: Mapping[str, Any]) -> str:
+def _lead(lines: Lines, results: Mapping[str, Any]) -> str:
     runs = sum(len(line.runs) for line in lines)
     counted = [f"{len(results):,} results"] * (len(results) > 1) + [f"{runs:,} run{'s' * (runs > 1)}"]
     return f"Asynchronous federated learning, simulated: {', '.join(counted)}. Times are simulated seconds."
 
 
-def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
+def _data(lines: Lines, drawn: Sequence[Figure]) -> str:
     """Returns the JSON data of the script, with `<` escaped because it could end the script element."""
-    pool = Pool()
+    pool: dict[tuple[float | None, ...], int] = {}
     metric = next(iter(metrics_of(lines)), "loss")
     scores = [score(line, metric) for line in lines]
     data = {
@@ -175,8 +175,8 @@ def _data(lines: Sequence[Line], drawn: Sequence[Figure]) -> str:
             {"name": line.name, "place": line.place, "score": number if np.isfinite(number) else None}
             for line, number in zip(lines, scores, strict=True)
         ],
-        "figures": [pool.packed(figure) for figure in drawn],
-        "pool": pool.arrays,
+        "figures": [packed(figure, pool) for figure in drawn],
+        "pool": [*pool],
         "colours": MANY,
     }
     return json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False).replace("<", "\\u003c")

@@ -12,7 +12,7 @@ import xarray as xr
 
 from jaxafl import clock, server
 from jaxafl.client import Client, attack
-from jaxafl.plot.report.lines import MANY, PARTS, Line, note
+from jaxafl.plot.report.lines import MANY, PARTS, Line, Lines, note
 from jaxafl.plot.report.markup import ABSENT, Html, element, joined, table
 from jaxafl.references import citation
 from jaxafl.results import plain
@@ -23,7 +23,7 @@ _OPERATORS = {"Sum": "+", "Product": "*"}
 _VALUES = 8  # further values of an option are only counted
 
 
-def settings(lines: Sequence[Line]) -> Html:
+def settings(lines: Lines) -> Html:
     """Returns the tables of options that differ between lines, and of options that are equal for all."""
     tables = [_flat(line) for line in lines]
     options = list(dict.fromkeys(option for values in tables for option in values))
@@ -50,7 +50,7 @@ def settings(lines: Sequence[Line]) -> Html:
     return element("div", *parts, class_="settings")
 
 
-def again(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
+def again(lines: Lines, results: Mapping[str, xr.Dataset]) -> Html:
     """Returns the code that repeats each result."""
     blocks = []
     for name, dataset in results.items():
@@ -67,7 +67,7 @@ def again(lines: Sequence[Line], results: Mapping[str, xr.Dataset]) -> Html:
     return joined([element("p", lead[0].upper() + lead[1:]), *blocks])
 
 
-def cited(lines: Sequence[Line]) -> str:
+def cited(lines: Lines) -> str:
     """Returns the BibTeX of all results, each entry once."""
     texts = [note(run, "citation") or citation() for line in lines for run in line.runs]
     return "\n\n".join(dict.fromkeys(entry for text in dict.fromkeys(texts) for entry in str(text).split("\n\n")))

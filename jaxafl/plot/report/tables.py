@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from jaxafl.clock.privacy import NOT_PRIVATE
-from jaxafl.options import UserError, check_choice
+from jaxafl.options import UserError
 from jaxafl.plot.report.clients import sent
-from jaxafl.plot.report.lines import Line, ending, label_of, last, metrics_of, percent, scale_of, steps_made
+from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, scale_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
@@ -23,7 +24,7 @@ _DELTA = 1e-5
 _NAMED = 10  # further lines are only counted
 
 
-def summary(lines: Sequence[Line]) -> Html:
+def summary(lines: Lines) -> Html:
     """Returns the table of the main numbers of lines, without empty columns."""
     columns: dict[str, list[Cell]] = {}
     if any(len(line.runs) > 1 for line in lines):
@@ -34,17 +35,17 @@ def summary(lines: Sequence[Line]) -> Html:
         )
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
-    columns["server steps"] = [_mean(line, steps_made, ",.6g") for line in lines]
-    columns["simulated time (s)"] = [_mean(line, lambda run: _last(run["time"].values), ",.4g") for line in lines]
-    known = set(lines[0].runs[0].variables).intersection(*(line.runs[0].variables for line in lines))
+    columns["server steps"] = _means(lines, steps_made, ",.6g")
+    columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
+    known = set.intersection(*(set(line.runs[0].variables) for line in lines))
     if "staleness" in known:
-        columns["client updates"] = [_mean(line, lambda run: staleness_of([run]).size, ",.6g") for line in lines]
+        columns["client updates"] = _means(lines, lambda run: staleness_of([run]).size, ",.6g")
         for what in ("refused", "stopped", "lost"):
             if any(discarded_runs(run, what) for line in lines for run in line.runs):
-                counts = [np.mean([discarded_runs(run, what) for run in line.runs]) for line in lines]
-                columns[f"runs {what}"] = [_number(float(count), ",.6g") for count in counts]
-        columns["staleness, mean"] = [_ages(line, np.mean) for line in lines]
-        columns["staleness, largest"] = [_ages(line, np.max) for line in lines]
+                columns[f"runs {what}"] = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
+        ages = [staleness_of(line.runs) for line in lines]
+        columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
+        columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
     if {"bytes_up", "bytes_down"} <= known:
         for way in ("up", "down"):
             columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
@@ -62,7 +63,7 @@ def summary(lines: Sequence[Line]) -> Html:
     return table(f"Results{several}", header, rows, sortable=True)
 
 
-def endings(lines: Sequence[Line]) -> Html:
+def endings(lines: Lines) -> Html:
     """Returns a note of runs that failed, stopped early or have not run, a sentence per line; empty without them."""
     reasons = [[reason for run in line.runs if (reason := ending(run))] for line in lines]
     early, runs = sum(map(len, reasons)), sum(len(line.runs) for line in lines)
@@ -86,11 +87,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
         comparison: a `jaxafl.Comparison`.
         reference: name of a method; by default the first.
     """
-    names = list(comparison.results)
-    if reference is not None:
-        check_choice("report", "reference", reference, tuple(names))
-    base = reference or names[0]
-    seeds = len(comparison.seeds)
+    base = reference or next(iter(comparison.results))
     metric = "accuracy" if "accuracy" in comparison.dataset.data_vars else "loss"
     means, found = comparison.summary(metric), comparison.differences(base, metric)
     scale = scale_of(metric)
@@ -108,7 +105,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
         rows.append(cells)
     against = f"minus {base}{unit}, 95 % interval"
     header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
-    caption = f"{label_of(metric)} of {seeds} seeds, paired by seed, {in_words(comparison.at)}"
+    caption = f"{label_of(metric)} of {len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
     lead = (
         "All methods ran on the same seeds, and differences are taken seed by seed. Intervals are Student's t, without "
         "a correction for multiple comparisons; p is that of the exact two-sided sign-flip test, for six seeds or more."
@@ -142,8 +139,9 @@ def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
     return cells
 
 
-def _mean(line: Line, of: Callable[[Any], float], form: str) -> Cell:
-    return _number(float(np.mean([of(run) for run in line.runs])), form)
+def _means(lines: Lines, of: Callable[[Any], float], form: str) -> list[Cell]:
+    """Returns the mean of a number over the runs of each line."""
+    return [_number(float(np.mean([of(run) for run in line.runs])), form) for line in lines]
 
 
 def _epsilon(line: Line) -> float:
@@ -152,16 +150,6 @@ def _epsilon(line: Line) -> float:
         return max(float(Privacy(run)(delta=_DELTA)["epsilon"].max()) for run in line.runs)
     except UserError:
         return np.nan
-
-
-def _ages(line: Line, of: Callable[[np.ndarray], Any]) -> Cell:
-    every = staleness_of(line.runs)
-    return _number(float(of(every)) if every.size else np.nan, ",.3g" if of is np.mean else ",.0f")
-
-
-def _last(values: np.ndarray) -> float:
-    finite = values[np.isfinite(values)]
-    return float(finite[-1]) if finite.size else 0.0
 
 
 def _number(number: float, form: str) -> Cell:
