@@ -33,13 +33,9 @@ COMMANDS: dict[str, Any] = SIMULATING | {
     "data": doctor.data,
     "doctor": doctor.doctor,
 }
-_ABOUT = """Simulates asynchronous federated learning.
+_ABOUT = """Simulates asynchronous federated learning. jaxafl --version shows the version.
 
-jaxafl COMMAND --help shows the options of a command.
-
-Those of run and sweep depend on the names, e.g. jaxafl run --server fadas -h
-
-jaxafl --version shows the version."""
+jaxafl COMMAND --help shows options; those of run depend on the names given."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

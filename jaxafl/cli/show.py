@@ -37,10 +37,7 @@ _Limits = Annotated[
     Any, written(lambda text: tuple(float(one) if one else None for one in text.split(",")), "LOW,HIGH")
 ]
 _Part: Any = Literal[tuple(KINDS)]
-_DOCUMENT = """# Options
-
-All parts for `jaxafl run` and `jaxafl sweep`, with their options, as `jaxafl list --markdown` writes them.
-"""
+_DOCUMENT = "# Options\n\nAll parts for `jaxafl run` and `jaxafl sweep`, as `jaxafl list --markdown` writes them.\n"
 
 
 def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:

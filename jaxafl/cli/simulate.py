@@ -52,13 +52,13 @@ def sweep(arguments: list[str]) -> int:
     options, axes = line.options, axes_of(line)
     with user_errors():
         sweep_axes(simulation, axes)
-        axes.setdefault("seed", [options.seed])
-        if options.plan:
-            steps, same = _length(simulation, options), ("eval_every", "lanes", "chunk", "devices")
-            how = {name: getattr(options, name) for name in same}
-            found = outlook(simulation, axes, steps, workers=options.workers or 1, **how)
-            print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
-            return 0
+        steps = _length(simulation, options) if options.plan else 0
+    axes.setdefault("seed", [options.seed])
+    if options.plan:
+        how = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "devices")}
+        found = outlook(simulation, axes, steps, workers=options.workers or 1, **how)
+        print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
+        return 0
     settings = _settings(sweep, line, arguments)
     return _report(line, lambda: run_sweep(simulation, axes, save=options.output, **settings))
 
