@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl import aggregate, attack, clock, correction, upload
+from jaxafl import clock
 from jaxafl.cli.catalogue import choices_of, imported, members_of, parts_of
+from jaxafl.client import attack, correction, upload
 from jaxafl.options import UserError, did_you_mean
+from jaxafl.server import aggregate
 
 NONE = ("none", "null", "None")
 _WORDS = {"true": True, "false": False, "inf": np.inf, "nan": np.nan}
