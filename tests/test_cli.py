@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.metadata
 import io
 import json
 import os
@@ -25,6 +25,7 @@ from jaxafl.cli.expressions import parsed
 from jaxafl.cli.line import Run, make_simulation, parse
 from jaxafl.cli.show import show_result
 from jaxafl.server import Server
+from tests.extensions.duration import every_so_often
 
 ROOT = pathlib.Path(__file__).parent.parent
 DATA = "--data synthetic --data.max-size 60 --data.clients 6 --model logistic --no-progress"
@@ -33,16 +34,12 @@ FREE = ["--server", "fedasync", "--clock.concurrency", "3", "--server-steps", "6
 USUAL = "Client(learning_rate=0.05, steps=10)"
 TEN = "free_running(concurrency=10, durations=uniform(low=1, high=5)"
 COMMANDS = {  # command -> local training, server, clock and axes
-    "run --server fedasync": f"{USUAL} fedasync() {TEN})",
-    "run --server fedbuff": f"{USUAL} fedbuff() {TEN}, buffer=10)",
     "run --server fedbuff --clock.buffer 1": f"{USUAL} fedbuff() {TEN})",
     "run --server fedbuff --clock.period 2.0": f"{USUAL} fedbuff() {TEN}, buffer=None, period=2.0)",
     "run --server fedbuff --clock.rate 2": f"{USUAL} fedbuff() free_running(durations=uniform(low=1, high=5), "
     "buffer=10, rate=2)",
     "run --server fadas --clients 4 --server.delay-scaling eq4": f"{USUAL} fadas(delay_scaling='eq4') "
     "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=4)",
-    "run --server asysg --clock.max-staleness 3 --clock.on-bound stop --client.batch_size 8": "Client(learning_rate="
-    f"1.0, steps=1, batch_size=8) asysg() {TEN}, max_staleness=3, on_bound='stop')",
     "run --server fedprox --server.mu 0.2": "Client(learning_rate=0.05, steps=10, proximal=0.2) fedavg() synchronous()",
     "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
     "run --server psurdg --clock.upload 0.5": "Client(learning_rate=1.0, steps=1, batch_size=None) psurdg() "
@@ -74,10 +71,6 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "client.epochs=none,2 --axis server.weights=uniform": "Client(learning_rate=0.05, epochs=2, proximal=0.1) "
     "fedavg(weights='uniform') synchronous(cohort=3) client.proximal: 0.1, 30; clock.replacement: False, True; "
     "client.epochs: None, 2; server.weights: 'uniform'; seed: 0",
-    "sweep --server audg --axis clock.upload=0.5,0.7": "Client(learning_rate=1.0, steps=1, batch_size=None) audg() "
-    "bernoulli(upload=0.5) clock.upload: 0.5, 0.7; seed: 0",
-    "tune --server fedbuff --validation 0.2 --axis client.momentum=0.1,0.9": "Client(learning_rate=0.05, momentum=0.1, "
-    f"steps=10) fedbuff() {TEN}, buffer=10) client.momentum: 0.1, 0.9",
 }
 
 
@@ -90,8 +83,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, dict[str, Any
         made.append((simulation, more, options))
         raise KeyboardInterrupt
 
-    for name in ("run_sweep", "compare_methods", "tune_options", "outlook"):
-        monkeypatch.setattr(simulate, name, record)
+    for owner, name in ((simulate, "run_sweep"), (simulate, "outlook"), (afl.study, "compare"), (afl.study, "tune")):
+        monkeypatch.setattr(owner, name, record)
     monkeypatch.setattr(afl.Simulation, "run", record)
     return made
 
@@ -129,9 +122,6 @@ def shell_lines() -> list[str]:
 @pytest.mark.parametrize("line", shell_lines())
 def test_the_shell_blocks_of_the_pages_are_read(line: str, calls: Any, tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mymodule.py").write_text(
-        "import jaxafl as afl\n\n\nclass in_turns(afl.clock.synchronous):\n    pass\n"
-    )
     if "--download" in line or "cifar10" in line or "mymodule" in line:
         pytest.skip("needs files")
     assert main(shlex.split(line)[1:]) == 130 and calls
@@ -181,13 +171,11 @@ def test_the_command_line_of_a_preset_gives_its_server_and_clock(preset, words, 
     np.testing.assert_array_equal(getattr(made.clock, "weights", None), getattr(expected.clock, "weights", None))
 
 
-@pytest.mark.parametrize("name", sorted(offered("datasets")))
-def test_the_usual_network_takes_what_the_data_are(name: str, calls: Any, monkeypatch: Any) -> None:
-    chosen = (
-        parse(simulate.run, Run, ["--data", name, *["--data.folder=x"] * (name == "from_leaf")]).names["model"].name
-    )
-    usual = {"synthetic": "logistic", "shakespeare": "char_lstm"}
-    assert chosen == usual.get(name, "bert" if name.startswith("glue_") else "cnn_small")
+@pytest.mark.parametrize("name", ["synthetic", "shakespeare", "glue_sst2", "cifar10", "femnist"])
+def test_the_usual_network_takes_what_the_data_are(name: str) -> None:
+    usual = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue_sst2": "bert"}
+    chosen = parse(simulate.run, Run, ["--data", name]).names["model"].name
+    assert chosen == usual.get(name, "cnn_small")
 
 
 def test_a_number_per_client_comes_from_a_file(tmp_path: pathlib.Path, monkeypatch: Any, capsys: Any) -> None:
@@ -204,13 +192,12 @@ def test_a_number_per_client_comes_from_a_file(tmp_path: pathlib.Path, monkeypat
         "--client.epochs", "@sizes.txt", "--server", "fedprox", "--server.mu", "@rates.npy",
     )  # fmt: skip
     made.check()
-    for name in ("learning_rate", "momentum"):
-        np.testing.assert_array_equal(made.client.hyperparameters[name], rates)
+    np.testing.assert_array_equal([*made.client.hyperparameters.values()], [rates, rates])
     assert made.client.batch_size == made.client.epochs == (8, 16, 4, 2) and made.client.steps is None
     assert made.client.proximal.tolist() == rates
-    given = {"@short.csv": "one number per client", "@none.npy": "cannot be read", "@bad.txt": "cannot be read"}
-    for file, said in (given | {"@words.npy": "cannot be read"}).items():
+    for file in ("@short.csv", "@none.npy", "@bad.txt", "@words.npy"):
         assert main(["run", *data, "--client.learning-rate", file]) == 2
+        said = "one number per client" if file == "@short.csv" else "cannot be read"
         assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
@@ -241,14 +228,12 @@ def test_a_file_gives_the_simulation_that_a_shell_cannot_say(tmp_path, monkeypat
 
 
 def test_options_of_runs_reach_them(calls: Any) -> None:
-    given = (
-        "--until time=60,accuracy=0.9 --stop-at loss=0.5 --per-client --lanes 4 --chunk 2 --eval-every 5 --devices 1"
-    )
+    given = "--until time=60,accuracy=0.9 --stop-at loss=0.5 --per-client --lanes 4 --eval-every 5 --devices 1"
     assert main(["run", *SMALL, *given.split(), "--checkpoint-every", "10"]) == 130
     how = calls[0][2]
     assert how["until"] == {"time": 60, "accuracy": 0.9} and how["callbacks"][0].targets == {"loss": 0.5}
-    assert (how["lanes"], how["chunk"], how["eval_every"], how["devices"]) == (4, 2, 5, 1)
-    assert (how["diagnostics"], how["checkpoint_every"], how["server_steps"]) == (("per_client",), 10, None)
+    assert (how["lanes"], how["eval_every"], how["devices"], how["server_steps"]) == (4, 5, 1, None)
+    assert (how["diagnostics"], how["checkpoint_every"]) == (("per_client",), 10)
 
 
 def test_methods_differ_in_their_lengths_and_parts(calls: Any) -> None:
@@ -270,70 +255,34 @@ def test_a_plan_has_the_length_of_its_limits(calls: Any, capsys: Any) -> None:
 
 
 BAD = [  # command line, and what stands in the message
-    ("bogus", "there is no command 'bogus'"),
+    ("bogus", "Unrecognized options: bogus"),
     ("run --server fedfoo", "there is no server 'fedfoo'; did you mean 'fedfa'? Choose from ace, "),
-    ("run --server asyncfeded --clock synchronous", "does not run on the clock synchronous"),
-    (f"run {DATA} --clock.cohort 20", "more than the 6 clients"),
-    (f"run {DATA} --server-steps 0", "at least 1"),
-    (f"run {DATA} --server-steps many", "invalid literal for int"),
-    (f"run {DATA} --seed=-1", "seed must be in"),
-    (f"run {DATA} --lanes 0", "lanes must be at least 1"),
-    (f"run {DATA} --lanes 2 --chunk 3", "divisor of lanes=2"),
-    (f"run {DATA} --durations recorded([[1],[1],[1],[1],[1],[1]]) --server-steps 2", "run out"),
+    (f"run {DATA} --seed=-1", "seed must be at least 0"),
     (f"run {DATA} --durations uniform(1)", "missing 1 required positional argument: 'high'"),
-    (f"run {DATA} --durations uniform([[1],2],3)", "rows have one length"),
-    (f"run {DATA} --durations constant('x')", "constant: value must be a number"),
     (f"run {DATA} --durations unifrom(1,5)", "did you mean 'uniform'?"),
-    (f"run {DATA} --durations uniform(1,inf)", "uniform: high must be a finite number, got inf"),
-    (f"run {DATA} --attack sign_flip", "did you mean sign_flip(...)?"),
-    (f"run {DATA} --client.upload uniform(1,2)", "is no upload; expected an expression of add_noise"),
     (f"run {DATA} --client.learning-rate abc", "'abc' is not a number"),
-    (f"run {DATA} --client.learning-rate none", "'none' is not a number"),
-    (f"run {DATA} --client.weight-decay=-1", "weight_decay must be >= 0, got -1"),
-    (f"run {DATA} --server fedbuff --server.staleness polynomail", "did you mean 'polynomial'?"),
-    (f"run {DATA} --output absent/result.nc", "absent"),
-    (f"run {DATA} --plot result.doc", "must end in one of"),
     (f"run {DATA} --partition iid", "leave --partition"),
-    (f"run {DATA} --partition-seed 1", "--partition-seed and --partition-quantiles out"),
+    (f"run {DATA} --partition-seed 1", "leave --partition and options that begin with it out"),
     (f"run {DATA} --server fedprox --client.proximal 1", "--server.mu"),
     (f"run {DATA} --sever-steps 3", "--server-steps none|INT"),
     (f"run {DATA} --clock.buffer 3", "Unrecognized options: --clock.buffer, 3"),
-    (f"run {DATA} --clock.sets 3", "Unrecognized options: --clock.sets, 3"),
-    (f"run {DATA} --client.b1 0.3", "Unrecognized options: --client.b1"),
     (f"run {DATA} --axis seed=0:2", "Unrecognized options: --axis"),
-    (f"run {DATA} fedbuff", "Unrecognized options: fedbuff"),
     ("run --server audg", "--clock.upload FLOAT"),
     (f"run {DATA} --until time=5,time=9", "each name once"),
-    (f"run {DATA} --metrics f1", "expected NAME=MODULE:FUNCTION"),
     (f"run {DATA} --metrics f1=math:sqrt,f1=math:exp", "each name once"),
-    (f"run {DATA} --metrics f1=math:macro_f1", "the module math has no class or function 'macro_f1'"),
     (f"run {DATA} --server absent_module:halved", "No module named 'absent_module'"),
-    (f"run {DATA} --server math:sin", "sin"),
-    (f"run {DATA} --server math:absent", "the module math has no class or function 'absent'"),
-    (f"sweep {DATA}", "at least one --axis"),
+    (f"sweep {DATA}", "at least one axis"),
     (f"sweep {DATA} --axis server.learning_rate=1,-1", "must be >= 0, got -1"),
     (f"sweep {DATA} --axis server.bogus=1", "--server.bogus"),
     (f"sweep {DATA} --axis server.mu=1,2", "--server.mu"),
-    (f"sweep {DATA} --axis server=fedavg,fedbuff", "server"),
-    (f"sweep {DATA} --axis seed=1,x", "seed must be a whole number"),
-    (f"sweep {DATA} --axis seed=0,1,0", "names a seed more than once"),
-    (f"sweep {DATA} --axis seed=0 --axis seed=1", "given twice"),
+    (f"sweep {DATA} --axis seed=1,x", "'x' is not a number"),
     (f"sweep {DATA} --axis seed=0:2 --seed 7", "beside --seed"),
     (f"sweep {DATA} --axis clock.durations=1,2 --durations 7", "beside --clock.durations"),
     (f"sweep {DATA} --axis client.batch-size=8 --client.batch_size=7", "beside --client.batch-size"),
-    (f"sweep {DATA} --axis client.optimizer=sgd,foo", "no optimiser 'foo'"),
-    (f"sweep {DATA} --axis client.optimizer=sgd,adam --client.momentum 0.5", "momentum"),
     (f"sweep {DATA} --axis client.learning_rate=1/3,0.1", "'1/3' is not a number"),
-    (f"sweep {DATA} --axis clock.durations=uniform(1)", "'high'"),
     *((f"sweep {DATA} --axis {axis}", "--axis") for axis in ("seed", "seed=", "=1", "seed=3:3", "seed=1,,2")),
-    (f"sweep {DATA} --axis seed=0:2 --workers 2", "needs a folder"),
-    (f"sweep {DATA} --axis seed=0:2 --workers 2 --devices 1 --folder x", "leaves devices to the workers"),
     (f"sweep {DATA} --axis seed=0:2 --workers 2 --dask x --folder x", "give one of them"),
-    (f"sweep {DATA} --axis seed=0:2 --devices some", "some"),
     (f"compare {DATA}", "compare needs methods: write --method NAME="),
-    (f"compare {DATA} --method A", "--method 'A': write --method NAME="),
-    (f"compare {DATA} --method 'A=--server fedbuf'", "there is no server 'fedbuf'"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --seed 7", "Unrecognized options: --seed"),
     (f"compare {DATA} --method 'A=--server fedbuff' --output x.nc", "Unrecognized options: --output"),
     (f"compare {DATA} --method 'A=--server fedbuff --until time=9'", "--until is one for all methods"),
     (f"compare {DATA} --method 'A=--server fedbuff' --metric foo", "there is no metric 'foo'"),
@@ -341,24 +290,20 @@ BAD = [  # command line, and what stands in the message
     (f"compare {DATA} --method 'A=--server fedbuff' --targets a,b", "could not convert"),
     (f"compare {DATA} --method 'A=--server fedbuff' --targets 1.5", "must be in [0, 1], got 1.5"),
     (f"compare {DATA} --method 'A=--server fedbuff' --at tme=5", "did you mean 'time'?"),
-    (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "give --validation 0.2"),
-    (f"tune {DATA} --validation 0.2", "tune needs at least one --axis"),
-    (f"tune {DATA} --validation 0.2 --axis client.steps=1,2 --seed 7", "Unrecognized options: --seed"),
+    (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "neither trained on nor tested on"),
+    (f"tune {DATA} --validation 0.2", "at least one axis"),
     ("plot absent.nc --output result.png", "no result file absent.nc"),
-    ("plot --output result.png", "at least one result file"),
+    ("plot --output result.png", "there is no result to show: name a file"),
     ("plot a.nc", "--output IMAGE"),
-    ("gather .", "is not the folder of a sweep"),
     ("resume .", "is not the --folder of a command"),
-    ("list extra", "extra"),
     ("quickstart --budget 7", "positive multiple of 100"),
-    ("quickstart --output-dir absent", "absent"),
 ]
 
 
 @pytest.mark.parametrize(("command", "said"), BAD)
 def test_a_bad_command_line_is_answered_before_anything_runs(command, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(simulate, "compare_methods", None)  # nothing is run
+    monkeypatch.setattr(afl.study, "compare", None)  # nothing is run
     assert main(shlex.split(command) if "'A" in command else command.split()) == 2
     error = capsys.readouterr().err
     plain = " ".join(error.replace("│", " ").replace("| ", " ").replace(" |", " ").split())
@@ -394,17 +339,14 @@ def test_expressions_are_those_of_python() -> None:
 def test_list_as_json_names_everything_with_its_options(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert set(listed) == set(KINDS)
     servers = {entry["name"]: entry for entry in listed["servers"]}
     public = {name: getattr(afl.server, name) for name in afl.server.__all__ if name.islower()}
     made = {name for name, call in public.items() if isinstance(call, type) and issubclass(call, Server)}
-    assert set(servers) - {"fedprox"} == made and servers["asyncfeded"]["clocks"] == ["free_running"]
-    lam = next(option for option in servers["asyncfeded"]["options"] if option["name"] == "base_rate")
-    assert (lam["type"], lam["default"], lam["required"], lam["allowed"]) == ("float", 1.0, False, "> 0") and lam[
-        "help"
-    ]
-    dispatch = next(entry for entry in listed["clocks"] if entry["name"] == "free_running")["options"][3]
-    assert (dispatch["name"], dispatch["allowed"]) == ("dispatch", "arrival, step")
+    assert set(listed) == set(KINDS) and set(servers) - {"fedprox"} == made
+    rate = servers["asyncfeded"]["options"][0]
+    assert rate.pop("help") and servers["asyncfeded"]["clocks"] == ["free_running"]
+    known = {"name": "base_rate", "type": "float", "default": 1.0, "required": False, "allowed": "> 0", "hint": ""}
+    assert rate == known
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "optimisers", "local training"])
@@ -423,10 +365,9 @@ def test_lists_show_every_name_grouped_by_question_within_80_columns(capsys, mon
     asked = [line for line in shown.splitlines() if line in QUESTIONS.values()]
     assert asked[:4] == list(QUESTIONS.values())
     expected = {"fedbuff": "tolerated", "fedavg": "waits", "picky_sgd": "refused", "safa": "remembered"}
-    assert {name: offered("servers")[name].question for name in expected} == expected
-    assert {name: one.question for name, one in offered("presets").items()} == {
-        "fedvarp": "remembered", "naive_optimal": "tolerated", "rennala": "refused", "ringmaster": "refused",
-    }  # fmt: skip
+    expected |= {"fedvarp": "remembered", "naive_optimal": "tolerated", "rennala": "refused", "ringmaster": "refused"}
+    every = offered("servers") | offered("presets")
+    assert {name: every[name].question for name in expected} == expected
     assert main(["list", "--markdown"]) == 0
     page = capsys.readouterr().out
     assert "## Servers\n" in page and "### fedbuff\n" in page and "| `learning_rate` | float |" in page
@@ -438,7 +379,7 @@ def test_every_command_has_help(command, capsys):
     assert f"usage: jaxafl {command}" in capsys.readouterr().out
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert command in shown and max(map(len, shown.splitlines())) <= 80
+    assert f"• {command} " in shown and max(map(len, shown.splitlines()[1:])) <= 80
 
 
 @pytest.mark.parametrize("name", sorted(offered("clocks")))
@@ -451,61 +392,8 @@ def test_help_shows_the_options_of_the_parts_that_are_named(name, capsys):
         assert "required" in shown or "--clock.durations" in shown
 
 
-OWN = '''"""Parts of a user's own."""
-
-from __future__ import annotations
-
-from typing import Literal
-
-import jax
+OWN = '''
 import numpy as np
-import optax
-
-import jaxafl as afl
-from jaxafl.options import Number, number, static
-from jaxafl.server import mean_delta
-
-
-class halved(afl.server.Server):
-    """Adds a share of the mean update.
-
-    Args:
-        share: the share of the mean, >= 0.
-        mode: `"fast"` or `"slow"`.
-    """
-
-    share: Number = number(least=0)
-    mode: Literal["fast", "slow"] = static(default="fast")
-
-    def update(self, params, state, arrivals):
-        mean = mean_delta(arrivals)
-        return afl.server.Outcome(jax.tree.map(lambda x, d: x + self.share * d, params, mean), state, {})
-
-
-class deadline(afl.clock.synchronous):
-    """Rounds that last as long as a deadline.
-
-    Args:
-        seconds: the deadline.
-    """
-
-    seconds: Number = number(default=10.0, above=0, kw_only=True)
-
-
-def narrow(num_classes, width: int = 3):
-    """A perceptron with one hidden layer.
-
-    Args:
-        num_classes: number of classes.
-        width: units of the hidden layer.
-    """
-    return afl.models.mlp(num_classes, (width,))
-
-
-def pooled():
-    """Twenty zeros."""
-    x = np.zeros((20, 3), np.float32)
-    return afl.data.Dataset("toy", x, np.arange(20) % 2, x[:2], np.arange(2), 2, afl.data.cast())
 
 
 class in_turn:
@@ -517,18 +405,10 @@ class in_turn:
 
     def __init__(self, clients: int = 2):
         self.clients = clients
+        self.description = {"partition": "in_turn", "partition_clients": clients}
 
     def split(self, labels, users, rng):
-        return [np.arange(len(labels))[client :: self.clients] for client in range(self.clients)]
-
-    @property
-    def description(self):
-        return {"partition": "in_turn", "partition_clients": self.clients}
-
-
-def plain(learning_rate: float):
-    """Gradient descent."""
-    return optax.sgd(learning_rate)
+        return [np.arange(client, len(labels), self.clients) for client in range(self.clients)]
 
 
 def right(labels, outputs):
@@ -548,29 +428,26 @@ def own(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_parts_of_ones_own_are_found_with_their_options(own: str, capsys: Any, calls: Any) -> None:
+    """A class in the current directory, and parts of the other kinds, which `tests/test_extending.py` runs."""
+    there = "tests.extensions"
+    server = f"--server {there}.server:clipped_mean --server.radius"
     parts = (
-        f"--server {own}:halved --server.share 0.25 --server.mode slow --clock {own}:deadline --clock.seconds 3 "
-        f"--clock.durations {own}:weibull --model {own}:narrow --model.width 7 --data {own}:pooled "
-        f"--partition {own}:in_turn --clients 4 --client.optimizer {own}:plain"
+        f"{server} 0.25 --clock {there}.clock:in_turns --clock.seconds 3 --model {there}.model:tanh_network "
+        f"--data {there}.dataset:pooled_moons --partition {own}:in_turn --clients 4"
     )
-    made = simulation(*parts.replace(f"{own}:weibull", "constant(9)").split())
-    assert (made.server.share, made.server.mode) == (0.25, "slow")
-    assert (made.clock.seconds, made.clock.durations) == (3, afl.clock.constant(9))
-    assert made.model.description["hidden"] == [7] and made.data.num_clients == 4
-    assert made.client.optimizer.__name__ == "plain"
-    made.check()
-    assert (
-        main(["run", "--server", f"{own}:halved", "--clock", f"{own}:deadline", "--model", f"{own}:narrow", "-h"]) == 0
-    )
+    made = simulation(*parts.split())
+    assert (made.server.radius, made.clock.seconds, made.data.num_clients) == (0.25, 3, 4)
+    assert simulation("--durations", f"{there}.duration:every_so_often(1.0)").clock.durations == every_so_often(1.0)
+    assert main(["run", *parts.split(), "-h"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for text in ("--server.share FLOAT", "the share of the mean", "(required)", "--clock.seconds", "--model.width INT"):
+    for text in ("--server.radius FLOAT", "--model.features INT", "--clients INT, --partition.clients INT number of"):
         assert text in shown
-    assert main(["sweep", *SMALL, "--server", f"{own}:halved", "--axis", "server.share=0.5,1"]) == 130
-    assert calls[0][1] == ({"server.share": [0.5, 1], "seed": [0]},) and calls[0][0].server.share == 0.5
+    assert main(["sweep", *SMALL, *server.split()[:2], "--axis", "server.radius=0.5,1"]) == 130
+    assert calls[0][1] == ({"server.radius": [0.5, 1], "seed": [0]},) and calls[0][0].server.radius == 0.5
     for arguments, said in {
-        f"--server {own}:deadline": "server",
-        f"--server {own}:halved --server.share -1": "halved: share must be >= 0, got -1",
-        f"--data {own}:pooled": "--partition iid",
+        f"--server {there}.clock:in_turns": "server",
+        f"{server} -1": "clipped_mean: radius must be > 0, got -1",
+        f"--data {there}.dataset:pooled_moons": "--partition iid",
     }.items():
         assert main(["run", "--data", "synthetic", "--model", "logistic", *arguments.split()]) == 2
         assert said in capsys.readouterr().err
@@ -579,23 +456,22 @@ def test_parts_of_ones_own_are_found_with_their_options(own: str, capsys: Any, c
 
 
 @pytest.mark.slow
-def test_own_parts_and_metrics_run_also_from_the_installed_script(own: str, tmp_path: pathlib.Path) -> None:
+def test_metrics_of_ones_own_are_computed_also_by_the_installed_script(own: str, tmp_path: pathlib.Path) -> None:
     code = "import sys; sys.path = [p for p in sys.path if p]; from jaxafl.cli import main; sys.exit(main())"
-    how = f"--server {own}:halved --server.share 0.5 --metrics right={own}:right --csv log.csv --server-steps 3"
-    command = [sys.executable, "-P", "-c", code, "run", *SMALL, *how.split(), "--output", "own.nc"]
+    how = f"--metrics right={own}:right --csv log.csv --server-steps 3 --output own.nc"
+    command = [sys.executable, "-P", "-c", code, "run", *SMALL, *how.split()]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0 and "halved on free_running" in ended.stdout, ended.stderr
+    assert ended.returncode == 0 and "fedavg on synchronous" in ended.stdout, ended.stderr
     result = afl.load("own.nc")
-    assert json.loads(result.attrs["server"])["share"] == 0.5
     np.testing.assert_allclose(result.right, result.accuracy, rtol=1e-6)
     assert "right" in (tmp_path / "log.csv").read_text().splitlines()[0]
 
 
 def test_version_and_usage(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"jaxafl {importlib.metadata.version('jaxafl')}\n"
-    assert main([]) == 2
-    assert "usage: jaxafl COMMAND" in capsys.readouterr().err
+    assert main(["--version"]) == 0 and main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == f"jaxafl {importlib.metadata.version('jaxafl')}\n"
+    assert "Expected one of {run, sweep, compare," in said.err
 
 
 def test_a_missing_dataset_is_explained_in_lines(capsys, tmp_path, monkeypatch):
@@ -618,19 +494,14 @@ def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch, capsys):
             assert one_line(capsys) == "jaxafl: error: as said\n"
 
 
-@pytest.mark.parametrize("command", ["jaxafl", "experiments"])
 @pytest.mark.parametrize("buffered", [True, False])
-def test_output_that_is_not_read_to_its_end_is_no_error(command: str, buffered: bool, monkeypatch: Any) -> None:
-    whole = importlib.import_module("experiments.__main__")
-    monkeypatch.setattr(whole, "experiments", lambda: {"a.b": None})
-    monkeypatch.setattr(whole, "listed", lambda name, one: name)
-    monkeypatch.setattr(sys, "argv", ["experiments", "--list"])
+def test_output_that_is_not_read_to_its_end_is_no_error(buffered: bool, monkeypatch: Any) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     binary = os.fdopen(writer, "wb", buffering=-1 if buffered else 0)
     with io.TextIOWrapper(binary, write_through=not buffered) as output:  # closing flushes, as Python does at its exit
         monkeypatch.setattr(sys, "stdout", output)
-        assert not (main(["--version"]) if command == "jaxafl" else whole.main())
+        assert main(["--version"]) == 0
 
 
 def test_a_broken_pipe_that_is_not_the_output_is_raised() -> None:
@@ -647,12 +518,13 @@ def test_a_warning_is_printed_once_and_without_a_line_of_code() -> None:
 
 @pytest.mark.parametrize(
     ("failed_step", "said", "accuracy"),
-    [((-1, -1), "", "40.0 ± 14.1 %"), ((-1, 3), "1 of 2", "30.0 %"), ((2, 3), "2 of 2", "40.0 ± 14.1 %")],
+    [((-1, -1), "", "40 ± 14 %"), ((-1, 3), "1 of 2", "30 %"), ((2, 3), "2 of 2", "nan")],
 )
 def test_the_table_averages_the_runs_that_have_not_failed(failed_step, said, accuracy, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     variables = {
         "accuracy": (("seed", "evaluation"), [[0.1, 0.3], [0.1, 0.5]]),
+        "eval_time": (("seed", "evaluation"), [[0.0, 1.0], [0.0, 1.0]]),
         "staleness": (("seed", "step", "arrival"), np.zeros((2, 1, 1), int)),
         "time": (("seed", "step"), np.ones((2, 1))),
         "failed_step": (("seed",), np.asarray(failed_step)),
@@ -690,7 +562,7 @@ def test_run_and_sweep_write_what_python_would(tmp_path, capsys):
     assert main(["plot", str(grid), "--kind", "accuracy_vs_steps", "--xlim", "0,", "--output", str(picture)]) == 0
     assert main(["report", str(file), "--output", str(page)]) == 0 and page.stat().st_size > 5000
     assert main(["plot", str(file), "--kind", "timeline", "--metric", "loss", "--output", str(picture)]) == 2
-    assert "takes no --metric" in capsys.readouterr().err
+    assert "there is no option 'metric'" in one_line(capsys)
     file.write_bytes(file.read_bytes()[:2000])
     assert main(["plot", str(file), "--output", str(picture)]) == 2 and str(file) in one_line(capsys)
 
@@ -727,7 +599,7 @@ def test_compare_tune_and_their_folders(tmp_path: pathlib.Path, capsys: Any) -> 
     grid = ["--axis", "client.learning_rate=1e-9,0.02", "--axis", "clock.before_step=false", "--server-steps", "8"]
     assert main(["tune", *SMALL, *clock, "--server", "fedbuff", "--validation", "0.2", *grid]) == 0
     said = capsys.readouterr().out
-    flags = "--client.learning-rate 0.02 --clock.no-before-step"
+    flags = "--client.learning-rate=0.02 --clock.no-before-step"
     assert "| **client.learning_rate=0.02" in said and said.splitlines()[-1] == f"in jaxafl run: {flags}"
 
 

@@ -9,7 +9,6 @@ import contextlib
 import gc
 import os
 import sys
-import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,14 +16,14 @@ from typing import Any
 import tyro
 
 from jaxafl.callbacks import Interrupted
-from jaxafl.cli import doctor, quickstart, show, simulate
+from jaxafl.cli import doctor, quickstart, show
 from jaxafl.cli.line import REGISTRY, flags_of
+from jaxafl.cli.simulate import SIMULATING, resume
 from jaxafl.options import UserError
 from jaxafl.references import version
 
-_SIMULATE: dict[str, Any] = dict(run=simulate.run, sweep=simulate.sweep, compare=simulate.compare, tune=simulate.tune)
-COMMANDS = _SIMULATE | {
-    "resume": simulate.resume,
+COMMANDS: dict[str, Any] = SIMULATING | {
+    "resume": resume,
     "gather": show.gather,
     "list": show.list_names,
     "plot": show.plot_results,
@@ -34,6 +33,9 @@ COMMANDS = _SIMULATE | {
     "data": doctor.data,
     "doctor": doctor.doctor,
 }
+_ABOUT = """Simulates asynchronous federated learning. jaxafl --version shows the version.
+
+jaxafl COMMAND --help shows options; those of run depend on the names given."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,10 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(50_000)  # collecting garbage while JAX traces would slow down the one command of this process
         warnings.filterwarnings("once", category=UserWarning, append=True)
         warnings.formatwarning = lambda message, *place, **how: f"jaxafl: warning: {message}\n"
-    code = 0
     with readable_output():
-        code = _command([*map(_expanded, sys.argv[1:] if argv is None else argv)] or [""])
-    return code
+        return _command([*map(_expanded, sys.argv[1:] if argv is None else argv)])
+    return 0  # the reader of standard output has ended
 
 
 @contextlib.contextmanager
@@ -83,23 +84,19 @@ def _expanded(argument: str) -> str:
 
 def _command(argv: Sequence[str]) -> int:
     """Runs a command and returns the exit code of `main`."""
-    name, *arguments = argv
-    if name in ("", "-h", "--help"):
-        print(_usage(), file=sys.stdout if name else sys.stderr)
-        return 0 if name else 2
-    if name == "--version":
-        print(f"jaxafl {version()}")
-        return 0
+    name, *arguments = argv or [""]
     try:
-        if name not in COMMANDS:
-            raise UserError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}")
-        if name in _SIMULATE:
-            return COMMANDS[name](arguments)
-        return tyro.cli(COMMANDS[name], prog=f"jaxafl {name}", args=arguments, registry=REGISTRY)
+        if name == "--version":
+            print(f"jaxafl {version()}")
+            return 0
+        if name in SIMULATING:
+            return SIMULATING[name](arguments)
+        how: Any = {"prog": "jaxafl", "description": _ABOUT, "args": argv, "registry": REGISTRY}
+        return tyro.extras.subcommand_cli_from_dict(COMMANDS, **how)
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except Interrupted as ended:
-        lost = name in _SIMULATE and "--folder" not in dict(flags_of(arguments))
+        lost = name in SIMULATING and "--folder" not in dict(flags_of(arguments))
         print(f"jaxafl: {ended}{'; nothing of it is kept, as --folder does' if lost else ''}", file=sys.stderr)
         return 128 + ended.signal
     except KeyboardInterrupt:
@@ -110,12 +107,3 @@ def _command(argv: Sequence[str]) -> int:
     except (UserError, OSError, MemoryError, ImportError) as error:
         print(f"jaxafl: error: {str(error).strip()}", file=sys.stderr)
         return 2
-
-
-def _usage() -> str:
-    texts = {name: (command.__doc__ or "").partition("\n")[0].replace("`", "") for name, command in COMMANDS.items()}
-    how = {"width": 80, "break_on_hyphens": False, "subsequent_indent": " " * 14}
-    lines = [textwrap.fill(f"  {name:<11} {text}", **how) for name, text in texts.items()]  # type: ignore[arg-type]
-    head = "usage: jaxafl COMMAND [options]\n       jaxafl --version\n\nSimulates asynchronous federated learning.\n"
-    more = "jaxafl COMMAND --help shows the options of a command; those of run and sweep\ndepend on the names, e.g."
-    return "\n".join([head, *lines, "", more, "jaxafl run --server fadas --clock free_running --help"])

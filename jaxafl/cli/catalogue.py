@@ -24,7 +24,6 @@ import optax
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
 from jaxafl.data import partition
-from jaxafl.models import Metric
 from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, types_of
 from jaxafl.options.checks import MOST
 from jaxafl.server import Needs, aggregate
@@ -92,19 +91,16 @@ class Constructor(NamedTuple):
 @functools.cache
 def offered(kind: str) -> dict[str, Constructor]:
     """Returns the constructors of a kind by name; `kind` is a key of `KINDS`, "optimisers" or "local training"."""
-    if kind in KINDS:
-        module, made = KINDS[kind]
-        every = (getattr(module, name) for name in sorted(module.__all__) if name.islower())
-        calls = [call for call in every if _makes(call, made)]
-    else:
-        calls = list(_OPTIMISERS) if kind == "optimisers" else [client.Client]
-    found = {call.__name__: describe(call) for call in calls}
+    if kind not in KINDS:
+        return {call.__name__: describe(call) for call in (_OPTIMISERS if kind == "optimisers" else (client.Client,))}
+    module, made = KINDS[kind]
+    public = {name: getattr(module, name) for name in module.__all__ if name.islower()}
+    found = {name: describe(call) for name, call in public.items() if _makes(call, made)}
     if kind == "servers":  # FedProx is FedAvg with another client
         mu = Option("mu", "float", 0.01, ">= 0, also one per client", "μ of the proximal term.", float)
-        found["fedprox"] = found["fedavg"]._replace(
-            name="fedprox", summary=_PROXIMAL, options=(*found["fedavg"].options, mu)
-        )
-    return dict(sorted(found.items())) if kind in KINDS else found
+        options = (*found["fedavg"].options, mu)
+        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL, options=options)
+    return dict(sorted(found.items()))
 
 
 def find(name: str, kind: str) -> Constructor:
@@ -117,9 +113,9 @@ def find(name: str, kind: str) -> Constructor:
     if ":" in name:
         return describe(imported(name))._replace(name=name)
     if kind == "servers" and name in offered("presets"):
-        written = " ".join((inspect.getdoc(offered("presets")[name].call) or "").split())
-        line = written.partition("In a shell: `")[2].partition("`")[0]
-        raise UserError(f"{name} is a server on a certain clock; write {line}")
+        text = " ".join(str(offered("presets")[name].call.__doc__).split())
+        way = text.partition("In a shell: `")[2].partition("`")[0]
+        raise UserError(f"{name} is a server on a certain clock; write {way}")
     if name not in offered(kind):
         known = f"{', '.join(offered(kind))}, or package.module:name of your own"
         close = did_you_mean(name, offered(kind))
@@ -133,7 +129,7 @@ def imported(name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     found = getattr(importlib.import_module(place), attribute, None)
-    if not (callable(found) or isinstance(found, Metric)):
+    if found is None:
         raise UserError(f"there is no {name!r}: the module {place} has no class or function {attribute!r}")
     return found
 
@@ -141,15 +137,14 @@ def imported(name: str) -> Any:
 def describe(call: Any) -> Constructor:
     """Describes a constructor by signature, fields and docstring."""
     helps, options = _helps(call), []
-    bounds = {one.name: bounds_of(one) for one in (dataclasses.fields(call) if hasattr(call, "is_part") else ())}
-    plain = isinstance(call, type) and not hasattr(call, "is_part")
-    hints = types_of(vars(call).get("__init__", call) if plain else call)
+    bounds = {one.name: bounds_of(one) for one in dataclasses.fields(call)} if dataclasses.is_dataclass(call) else {}
+    hints = types_of(call.__init__ if isinstance(call, type) and not bounds else call)  # type: ignore[misc]
     for name, parameter in inspect.signature(call).parameters.items():
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         hint = hints.get(name, float if default is REQUIRED else type(default))
         supplied = name in _SUPPLIED or (name, hint) == ("download", bool)  # a clock's `download` is a probability
-        listed = _is_written(hint) or (default is REQUIRED and hasattr(call, "is_part"))
-        if listed and not supplied and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if (_is_written(hint) or (default is REQUIRED and bounds)) and not supplied and not several:
             allowed = _allowed(hint, bounds.get(name, Bounds()))
             options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
@@ -203,9 +198,9 @@ def _makes(call: Any, made: tuple[type, ...]) -> bool:
     returned = call if isinstance(call, type) else types_of(call).get("return")
     if not isinstance(returned, type) or not issubclass(returned, made):
         return False
-    every = () if returned is call else inspect.signature(call).parameters.values()
     given = {*_SUPPLIED, *(option.name for option in describe(call).options)}
-    return all(one.name in given for one in every if one.default is one.empty)
+    needed = (one.name for one in inspect.signature(call).parameters.values() if one.default is one.empty)
+    return isinstance(call, type) or given.issuperset(needed)
 
 
 def _helps(call: Any) -> dict[str, str]:

@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 
 from jaxafl import clock
-from jaxafl.cli.catalogue import KINDS, choices_of, imported, members_of, parts_of
+from jaxafl.cli.catalogue import choices_of, imported, members_of, parts_of
+from jaxafl.client import attack, correction, upload
 from jaxafl.options import UserError, did_you_mean
+from jaxafl.server import aggregate
 
 NONE = ("none", "null", "None")
-_EXPRESSED = ("durations", "clocks", "uploads", "corrections", "aggregates", "attacks")
+_WORDS = {"true": True, "false": False, "inf": np.inf, "nan": np.nan}
 _NAMES: dict[str, Callable[..., Any]] = {
     name: getattr(module, name)
-    for module, _ in (KINDS[kind] for kind in _EXPRESSED)
+    for module in (clock, upload, correction, aggregate, attack)
     for name in module.__all__
     if name.islower()
 }
@@ -40,21 +42,20 @@ def read(text: str, hint: Any = Any) -> Any:
     Raises:
         UserError: the text is no such value.
     """
-    members = members_of(hint)
-    if text in choices_of(hint) or str in members:
-        return None if text in NONE and type(None) in members else text
-    if text in NONE and (hint is Any or type(None) in members or None in choices_of(hint)):
+    members, choices = members_of(hint), choices_of(hint)
+    if text in NONE and (hint is Any or type(None) in members or None in choices):
         return None
+    if text in choices or str in members:
+        return text
     if text.startswith("@"):
         return read_numbers(text[1:])
     if parts := parts_of(hint):
         return parsed(text, *parts)
-    value: Any = {"true": True, "false": False}.get(text.lower(), text)
     with contextlib.suppress(ValueError, SyntaxError):
-        value = float(text) if text in ("inf", "nan") else ast.literal_eval(text)
-    if isinstance(value, str) and hint is not Any and not choices_of(hint):
-        raise UserError(f"{text!r} is not a number; expected numbers such as 0.1, 1e-3 or 5")
-    return value
+        return _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
+    if hint is Any or choices:  # the part says which words it takes
+        return text
+    raise UserError(f"{text!r} is not a number; expected numbers such as 0.1, 1e-3 or 5")
 
 
 def read_numbers(file: str) -> np.ndarray:
@@ -64,8 +65,7 @@ def read_numbers(file: str) -> np.ndarray:
             return np.load(file, allow_pickle=False)
         return np.asarray([ast.literal_eval(one) for one in re.findall(r"[^\s,]+", pathlib.Path(file).read_text())])
     except (OSError, ValueError, SyntaxError) as error:
-        expected = "an array of numbers (.npy), or numbers separated by commas, spaces or lines"
-        raise UserError(f"@{file} cannot be read: {error}; expected {expected}") from error
+        raise UserError(f"@{file} cannot be read: {error}; expected numbers, in text or in an array (.npy)") from error
 
 
 def parsed(text: str, *made: type) -> Any:
@@ -83,8 +83,6 @@ def parsed(text: str, *made: type) -> Any:
     """
     try:
         value = _value(ast.parse(re.sub(r"(\w):(\w+\()", r"\1.\2", text.strip()), mode="eval").body)
-    except UserError:
-        raise
     except (SyntaxError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise UserError(f"{text[:80]!r}: {error}") from error
     if clock.Duration in made and isinstance(value, int | float):
@@ -117,7 +115,7 @@ def _value(node: ast.expr) -> Any:
 
 def _named(name: str) -> Callable[..., Any]:
     """Returns the part with a name, or a user's class `module.name`."""
-    call = imported(":".join(name.rsplit(".", 1))) if re.fullmatch(r"\w+(\.\w+)+", name) else _NAMES.get(name)
+    call = imported(":".join(name.rsplit(".", 1))) if "." in name else _NAMES.get(name)
     if call is None or (call not in _NAMES.values() and not isinstance(call, type)):
         raise UserError(f"there is no {name!r}{did_you_mean(name, _NAMES) or ';'} Choose from {', '.join(_NAMES)}")
     return call

@@ -10,6 +10,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
 
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
-from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, choices_of, find, imported, offered, parts_of
+from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, choices_of, find, imported, offered
 from jaxafl.cli.expressions import NONE, read
 from jaxafl.client import Client
 from jaxafl.client.attack import Attack
@@ -34,7 +35,7 @@ from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
 REGISTRY = ConstructorRegistry()
 _PARTS = {  # part -> flag, kind, default name, help
     "data": ("data", "datasets", "femnist", "dataset"),
-    "partition": ("partition", "partitions", "none", "split of a pooled dataset over clients"),
+    "partition": ("partition", "partitions", "none", "split of a pooled dataset over clients, or none"),
     "model": ("model", "models", "cnn_small", "network; by default one for the data"),
     "server": ("server", "servers", "fedavg", "algorithm; jaxafl list says on which clocks it runs"),
     "clock": ("clock", "clocks", "", "protocol: who trains when, and who arrives"),
@@ -66,14 +67,14 @@ def _no_value(info: Any) -> PrimitiveConstructorSpec[None] | None:
     return PrimitiveConstructorSpec(1, "none", lambda _: None, lambda one: one is None, lambda _: ["none"], NONE)
 
 
-def written(convert: Callable[[str], Any], metavar: str, several: bool = False) -> PrimitiveConstructorSpec[Any]:
-    """Returns the rule of an option whose text is converted by a function, each of several words by itself."""
+def written(convert: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[Any]:
+    """Returns the rule of an option whose text is converted by a function."""
     return PrimitiveConstructorSpec(
-        nargs="*" if several else 1,
+        nargs=1,
         metavar=metavar,
-        instance_from_str=lambda words: tuple(map(convert, words)) if several else convert(words[0]),
+        instance_from_str=lambda words: convert(words[0]),
         is_instance=lambda value: True,
-        str_from_instance=lambda value: [*map(_text, value)] if several and value is not None else [_text(value)],
+        str_from_instance=lambda value: [_text(value)],
     )
 
 
@@ -144,9 +145,9 @@ class Shared:
 
     def settings(self) -> dict[str, Any]:
         """Returns the options of `Simulation.run`, `sweep`, `compare` and `tune` but the seeds and the axes."""
-        same = ("until", "eval_every", "lanes", "chunk", "progress", "metrics", "folder", "checkpoint_every")
-        given = {name: getattr(self, name) for name in same} | ({"devices": self.devices} if self.devices else {})
+        same = ("until", "eval_every", "lanes", "chunk", "devices", "progress", "metrics", "folder", "checkpoint_every")
         watching = [getattr(self, name, None) for name in ("csv", "tensorboard", "wandb", "mlflow", "stop_at")]
+        given = {name: getattr(self, name) for name in same}
         given["callbacks"] = [one for one in watching if one is not None]
         given["diagnostics"] = ("per_client",) if self.per_client else ()
         return given | {"server_steps": 200 if self.server_steps is None and not self.until else self.server_steps}
@@ -213,8 +214,11 @@ class Sweep(Run):
     def settings(self) -> dict[str, Any]:
         """Returns the options of `jaxafl.sweep`."""
         logs = pathlib.Path(self.folder or ".") / "slurm"
-        made: dict[str, Any] = {"workers": process_pool, "dask": dask_executor}
-        made["slurm"] = lambda text: slurm_executor(text, logs)
+        made: dict[str, Any] = {
+            "workers": process_pool,
+            "dask": dask_executor,
+            "slurm": partial(slurm_executor, logs=logs),
+        }
         given = [name for name in made if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
@@ -286,16 +290,17 @@ def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
         SystemExit: the option parser has printed the help, or what is wrong.
     """
     file, *rest = arguments if arguments and arguments[0].endswith(".py") else ["", *arguments]
-    axes = _axes(rest) if "axis" in kind.__dataclass_fields__ else {}
-    rest += [] if file else filter(None, map(flag_of, axes, axes.values()))
+    axes = _axes(rest)
+    for name, texts in axes.items() if not file else ():
+        rest.append(flag_of(name, next((one for one in texts if one not in NONE), "none")))
     given = dict(flags_of(rest))
     names = {} if file else _chosen(given)
     chosen = [f"--{part} {one.name}" for part, one in names.items() if f"--{part}" in given or part == "clock"]
     options: Any = tyro.cli(
         _options_type(kind, names),
-        prog=" ".join([f"jaxafl {command.__name__}", *chosen, *[file] * bool(file)]),
-        description=(command.__doc__ + _MORE).replace("`", ""),
-        args=rest,
+        prog=" ".join(["jaxafl", command.__name__, *chosen]),
+        description=command.__doc__ + _MORE,
+        args=[*filter(None, rest)],
         registry=REGISTRY,
     )
     return Line(options, names, axes, given, file)
@@ -305,9 +310,8 @@ def flags_of(arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the flags of a command line with the words that follow them, `--flag value` or `--flag=value`."""
     pairs = [(*one.partition("="), following) for one, following in itertools.pairwise([*arguments, ""])]
     words = [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
-    return [
-        ("--clock.durations" if flag == "--durations" else flag, value) for flag, value in words if flag[:2] == "--"
-    ]
+    long = {"--durations": "--clock.durations"}
+    return [(long.get(flag, flag), value) for flag, value in words if flag.startswith("--")]
 
 
 def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
@@ -322,7 +326,7 @@ def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
         name, _, values = text.partition("=")
         name = name.strip().replace("-", "_")
         span = re.fullmatch(r"\s*(-?\d+):(-?\d+)\s*", values)
-        texts = [str(one) for one in range(int(span[1]), int(span[2]))] if span else _split(values)
+        texts = [*map(str, range(*map(int, span.groups())))] if span else _split(values)
         if not name or not texts or "" in texts:
             form = "NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.base_rate=1,3,5 or seed=0:5"
             raise UserError(f"--axis {text!r} lacks a name or a value; expected {form}")
@@ -343,11 +347,10 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def flag_of(name: str, texts: list[str]) -> str:
-    """Returns the flag of a part's option with the first value of its axis; "" if there is none."""
+def flag_of(name: str, text: str) -> str:
+    """Returns the flag of a part's option with a value; "" if an axis has another name, such as `seed`."""
     part, _, option = name.replace("_", "-").partition(".")
-    text = next((one for one in texts if one not in NONE), "")
-    if not text or "." in option or part not in _PARTS:
+    if "." in option or part not in _PARTS:
         return ""
     switch = {"true": "", "false": "no-"}.get(text.lower())
     return f"--{part}.{option}={text}" if switch is None else f"--{part}.{switch}{option}"
@@ -370,9 +373,8 @@ def _chosen(given: dict[str, str]) -> dict[str, Constructor]:
 def _options_type(command: type[Shared], names: dict[str, Constructor]) -> type:
     """Builds a dataclass for tyro: options of a command, `<part>_name`, and by part the options of the constructors."""
     fields: list[Any] = []
-    for part, (flag, kind, usual, text) in _PARTS.items() if names else ():
-        known = ",".join([*["none"] * (usual == "none"), *offered(kind)])
-        details = arg(name=flag, help=f"{text}; or MODULE:NAME", metavar=f"{{{known}}}")
+    for part, (flag, kind, _, text) in _PARTS.items() if names else ():
+        details = arg(name=flag, help=f"{text}; or MODULE:NAME", metavar=f"{{{','.join(offered(kind))}}}")
         fields.append((f"{part}_name", Annotated[str, details], names[part].name if part in names else "none"))
     short = {"clock": "durations", "partition" if "partition" in names else "data": "clients"}
     for part, one in names.items():
@@ -387,20 +389,18 @@ def _field(option: Option, short: bool) -> tuple[str, Any, Any]:
     """Returns the field of an option for tyro; `short`: it is also a flag without the name of its part."""
     field = dataclasses.field(kw_only=True, **({} if option.default is REQUIRED else {"default": option.default}))
     details = arg(help=option.help.replace("`", ""), aliases=[f"--{option.name}"] if short else None)
-    if option.type == "bool":
-        return option.name, Annotated[bool, details], field
-    several, choices = option.type == "list", ",".join(map(_text, choices_of(option.hint)))
+    if option.type in ("bool", "list"):
+        return option.name, Annotated[option.hint, details], field
+    choices = ",".join(map(str, choices_of(option.hint)))
     words = {"None": "none", "str": f"{{{choices}}}" if choices else "TEXT"}
-    words |= {one.__name__.lower(): "EXPR" for one in parts_of(option.hint)}
     metavar = "|".join(words.get(one, one.upper()) for one in option.type.split(" | "))
-    rule = written(lambda text: read(text, float if several else option.hint), metavar, several)
-    return option.name, Annotated[Any, rule, details], field
+    return option.name, Annotated[Any, written(lambda text: read(text, option.hint), metavar), details], field
 
 
 def options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
     """Returns the options of a part, with the defaults of the command line."""
     every = {option.name: option for option in names[part].options}
-    usual = {name: _REQUIRED[name] for name, one in every.items() if one.default is REQUIRED and name in _REQUIRED}
+    usual = {name: value for name, value in _REQUIRED.items() if name in every and every[name].default is REQUIRED}
     if part == "client":
         every |= {option.name: option for option in offered("local training")["Client"].options}
         usual = {"learning_rate": 0.05, "steps": 10} | _LOCAL_TRAINING.get(names["server"].name, {})
@@ -424,25 +424,19 @@ def make_simulation(line: Line) -> Simulation:
         if values["client"]["proximal"] is not None:
             raise UserError("--client.proximal is given; fedprox takes its μ as --server.mu")
         values["client"]["proximal"] = values["server"].pop("mu")
-    data = _data(line, values)
-    needs = getattr(names["server"].call, "needs", None)
+    data, needs = _data(line, values), getattr(names["server"].call, "needs", None)
     if share := options.validation or (0.1 if getattr(needs, "validation", False) is True else None):
         data = data.with_validation(share)
-    needed = inspect.signature(names["model"].call).parameters.get("num_classes")
-    if data.num_classes is None and needed is not None and needed.default is needed.empty:
-        model, way = names["model"].name, "with the loss of a regression, --model mypackage.mymodule:my_model"
-        raise UserError(
-            f"{model} is a model of classes, but the targets are real numbers; give a model of your own {way}"
-        )
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
-    clock, client = _started(line, values["clock"], data.num_clients), _client(line, values["client"])
+    clock, client = _clock(line, values["clock"], data.num_clients), _client(line, values["client"])
     server = names["server"].call(**values["server"])
-    return Simulation(data, model, client, server, names["clock"].call(**clock), options.precision, options.attack)
+    return Simulation(data, model, client, server, clock, options.precision, options.attack)
 
 
 def axes_of(line: Line) -> dict[str, list[Any]]:
     """Returns the axes of `jaxafl.sweep`: path -> values."""
     hints = {f"{part}.{option.name}": option.hint for part in line.names for option in options_of(part, line.names)}
+    hints["seed"] = int
     axes = {name: [read(text, hints.get(name, Any)) for text in texts] for name, texts in line.axes.items()}
     if "client.optimizer" in axes:
         axes["client.optimizer"] = [find(name, "optimisers").call for name in axes["client.optimizer"]]
@@ -467,25 +461,21 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
         test: Any = "per_client" if options.per_client and options.validation is None else "shared"
         split = names["partition"].call(**values["partition"])
         return found.partition(split, seed=options.partition_seed, quantiles=options.partition_quantiles, test=test)
-    if pooled or "partition" in names or options.partition_seed or options.partition_quantiles:
-        way = "is one pooled dataset; add --partition iid --clients 10, or another one"
-        own = "has clients of its own; leave --partition, --partition-seed and --partition-quantiles out"
-        raise UserError(f"{names['data'].name} {way if pooled else own}")
+    if pooled:
+        raise UserError(f"{found.name} is one pooled dataset; add --partition iid --clients 10, or another one")
+    if "partition" in names or options.partition_seed or options.partition_quantiles:
+        raise UserError(f"{found.name} has clients of its own; leave --partition and options that begin with it out")
     return found
 
 
-def _started(line: Line, values: dict[str, Any], clients: int) -> dict[str, Any]:
-    """Returns the options of the clock, with M_c at most N and M at most M_c where they are not given."""
+def _clock(line: Line, values: dict[str, Any], clients: int) -> Any:
+    """Returns the clock, with M_c at most N and M at most M_c where they are not given."""
     if "concurrency" in values and "--clock.concurrency" not in line.given:
         values["concurrency"] = None if values.get("rate") else min(values["concurrency"], clients)
-    if (
-        getattr(line.names["server"].call, "buffer", 1) > 1
-        and "buffer" in values
-        and "--clock.buffer" not in line.given
-    ):
-        most = values.get("concurrency") or values["buffer"]
-        values["buffer"] = None if values.get("period") else min(values["buffer"], most)
-    return values
+    of_paper = getattr(line.names["server"].call, "buffer", 1)
+    if "--clock.buffer" not in line.given and values.get("buffer") == of_paper:
+        values["buffer"] = None if values.get("period") else min(of_paper, values.get("concurrency") or of_paper)
+    return line.names["clock"].call(**values)
 
 
 def _client(line: Line, values: dict[str, Any]) -> Client:

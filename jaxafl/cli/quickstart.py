@@ -32,8 +32,8 @@ from jaxafl import clock, data, models, results, server
 from jaxafl.cli.show import show_result
 from jaxafl.client import Client
 from jaxafl.data import FederatedData
-from jaxafl.models.metrics import reaches
 from jaxafl.options import UserError
+from jaxafl.results.curves import reach
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import concatenated
 
@@ -81,16 +81,17 @@ def quickstart(
     results.check_result_path(file)
     dataset = data.femnist(_CLIENTS)
     found = {name: _run(one, budget, seed, progress) for name, one in _methods(dataset).items()}
-    show_result(joined(found))
+    together = joined(found)
+    show_result(together)
     target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
     for name, run in found.items():
-        reached = run["eval_time"].values[reaches(run["accuracy"].values, target, falling=False)]
-        times = f"{target:.0%} after {reached[0]:.0f} s" if len(reached) else f"{target:.0%} never"
-        print(f"{name:<11} {int(run['local_steps'].sum())} local steps, {times}")
+        seconds, reached = reach(run, target, "accuracy", "time")
+        when = f"after {seconds:.0f} s" if reached else "never"
+        print(f"{name:<11} {int(run['local_steps'].sum())} local steps, {target:.0%} {when}")
     labels = np.asarray(dataset.test_arrays()[1])
     print(f"The majority class alone: {np.bincount(labels).max() / len(labels):.1%} of the test set.")
     print("One seed, untuned, equal local steps, best on the test set: not a ranking. Times are simulated.")
-    results.save(joined(found), file)
+    results.save(together, file)
     accuracy_vs_time(found, path=image)
     print(f"wrote {file} and {image}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import itertools
 import json as json_format
 import pathlib
 import re
@@ -21,8 +21,8 @@ from jaxafl import results
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
 from jaxafl.cli.line import point, written
 from jaxafl.options import UserError, check_choice, user_errors
-from jaxafl.results.arrivals import discarded_runs
-from jaxafl.results.curves import failed_steps, falls, has_failed
+from jaxafl.results.arrivals import discarded_runs, staleness_of
+from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, value
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
 from jaxafl.sweep.folder import check_no_member, is_sweep
@@ -37,12 +37,7 @@ _Limits = Annotated[
     Any, written(lambda text: tuple(float(one) if one else None for one in text.split(",")), "LOW,HIGH")
 ]
 _Part: Any = Literal[tuple(KINDS)]
-_DOCUMENT = """# Options
-
-This page lists all parts for `jaxafl run` and `jaxafl sweep`, with their options. `jaxafl list --markdown` writes it
-from the fields and docstrings of the package. Numbers can be swept (`--axis`). A file has a number per
-client: `--client.learning-rate @rates.npy`.
-"""
+_DOCUMENT = "# Options\n\nAll parts for `jaxafl run` and `jaxafl sweep`, as `jaxafl list --markdown` writes them.\n"
 
 
 def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:
@@ -57,9 +52,9 @@ def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, ma
     """
     if json:
         found = {kind: [one._asdict() for one in offered(kind).values()] for kind in kinds or KINDS}
-        for one in [one for entries in found.values() for one in entries]:
+        for one in itertools.chain(*found.values()):
             del one["call"]
-            one["options"] = [{**o._asdict(), "required": o.default is REQUIRED, "hint": ""} for o in one["options"]]
+            one["options"] = [o._asdict() | {"required": o.default is REQUIRED, "hint": ""} for o in one["options"]]
         print(json_format.dumps(found, indent=2, ensure_ascii=False, default=repr))
     elif markdown:
         print("\n".join([_DOCUMENT, *_page()]).rstrip())
@@ -108,19 +103,17 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
         folder: the folder of `jaxafl sweep --folder`, or of `jaxafl compare --folder`
         output: NetCDF file to write with the finished members of a sweep
     """
-    if is_comparison(folder):
-        if output is not None:
-            raise UserError(f"--output takes a sweep, and {folder} holds one per method: gather the folders in it")
-        for name, one in gathered(folder)[0].items():
-            print(f"{name}: ", end="", flush=True)
-            show_progress(one)
-        return 0
+    compared = is_comparison(folder)
     with user_errors():
-        found = gather_sweep(folder)
+        if compared and output is not None:
+            raise UserError(f"--output takes a sweep, and {folder} holds one per method: gather the folders in it")
+        found = gathered(folder)[0] if compared else {"": gather_sweep(folder)}
         check_no_member(folder, results.check_result_path(output))
-    show_progress(found)
+    for name, one in found.items():
+        print(f"{name}: " if name else "", end="")
+        show_progress(one)
     if output is not None:
-        print(f"wrote {results.keep(found.load(), output)}")
+        print(f"wrote {results.keep(found[''].load(), output)}")
     return 0
 
 
@@ -147,12 +140,10 @@ def plot_results(
 
     of_parts = {"bound", "epsilon_vs_time", "plan", "report"}  # these draw no files
     check_choice("plot", "kind", kind, tuple(name for name in plot.__all__ if name not in of_parts))
-    draw = getattr(plot, kind)
     given = {name: one for name, one in {"metric": metric, "xlim": xlim, "ylim": ylim}.items() if one is not None}
-    for name in given.keys() - inspect.signature(draw).parameters.keys():
-        raise UserError(f"plot: {kind} takes no --{name}; leave it out")
-    named = _named("plot", files)
-    draw(next(iter(named.values())) if len(named) == 1 else named, path=output, **given)
+    named = _named(files)
+    with user_errors():
+        getattr(plot, kind)(next(iter(named.values())) if len(named) == 1 else named, path=output, **given)
     print(f"wrote {output}")
     return 0
 
@@ -177,25 +168,24 @@ def report(
     """
     from jaxafl import plot
 
-    named = _named("report", files)
+    named = _named(files)
     found: Any = next(iter(named.values())) if len(named) == 1 else named
-    if len(named) > 1:
-        try:
-            usual = gathered(files[0])[1] if len(files) == 1 else "last"
-            found = Comparison(named, at or usual)
-        except UserError as why:  # the results are not sweeps over the same seeds
-            if reference is not None or at is not None:
-                raise UserError(f"--reference and --at are for sweeps over the same seeds: {why}") from why
     with user_errors():
+        if len(named) > 1:
+            try:
+                found = Comparison(named, at or (gathered(files[0])[1] if len(files) == 1 else "last"))
+            except UserError:  # the results are not sweeps over the same seeds
+                if reference is not None or at is not None:
+                    raise
         plot.report(found, output, title=title, reference=reference)
     print(f"wrote {output}")
     return 0
 
 
-def _named(command: str, files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
+def _named(files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
     """Loads results by the names of their files, or by their paths if names are equal; comparisons by method."""
     if not files:
-        raise UserError(f"{command} needs at least one result file, e.g. jaxafl {command} result.nc --output ...")
+        raise UserError("there is no result to show: name a file, e.g. result.nc, or the folder of a sweep")
     short = len({file.stem for file in files}) == len(files)
     named: dict[str, xr.Dataset] = {}
     with user_errors():
@@ -212,18 +202,17 @@ def show_result(result: xr.Dataset) -> None:
     metric = "accuracy" if "accuracy" in result.variables else "loss"
     found = members(result, metric, "staleness", "time")
     axes, seeds = list(found[0].place), len(found[0].runs)
-    columns = [f"best\n{metric}", f"last\n{metric}", "simulated\ntime", "staleness\nmean / max"]
-    columns += ["failed"] * any(has_failed(run) for member in found for run in member.runs)
-    swept = [Column(re.sub(r"[._]", r"\g<0>\n", axis), no_wrap=True, justify="right") for axis in axes] or [Column("")]
-    table = numbers_table(heading(result), swept, columns)
-    table.caption = f"mean ± std of {seeds} seeds" if seeds > 1 else None
+    header = [f"best\n{metric}", f"last\n{metric}", "simulated\ntime", "staleness\nmean / max"]
+    header += ["failed"] * any(has_failed(run) for member in found for run in member.runs)
+    table = Table(title=heading(result), box=SIMPLE_HEAD, caption=f"mean ± std of {seeds} seeds" if seeds > 1 else None)
+    for name in [*(re.sub(r"[._]", r"\g<0>\n", axis) for axis in axes or [""]), *header]:
+        table.add_column(name, justify="right", no_wrap=True)
     for member in found:
         values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
-        table.add_row(*values, *_numbers(member.runs, metric)[: len(columns)])
-    console = Console()
-    console.print(table)
+        table.add_row(*values, *_numbers(member.runs, metric)[: len(header)])
+    Console().print(table)
     for line in [*limits_reached(result), *wasted_runs(result)]:
-        console.print(line, markup=False, highlight=False)
+        print(line)
 
 
 def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:
@@ -231,31 +220,26 @@ def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:
     steps = [int(step) for step in map(failed_steps, runs) if step >= 0]
     failed = f"{len(steps)} of {len(runs)}" if len(runs) > 1 else f"at step {steps[0]}" if steps else ""
     runs = [run for run in runs if not has_failed(run)] or runs
-    known = [run[metric].values[np.isfinite(run[metric].values)] for run in runs]
-    best = min if falls(runs, metric) else max
-    times = [np.nanmax(run["time"].values, initial=0.0) for run in runs]
-    staleness = np.concatenate([run["staleness"].values[run["staleness"].values >= 0] for run in runs])
-    stale = f"{staleness.mean():.2f} / {staleness.max():.0f}" if len(staleness) else "no arrivals"
-    scores = [_mean([best(one) for one in known], metric), _mean([one[-1] for one in known], metric)]
-    return [*scores, f"{np.mean(times):.1f} s", stale, failed if steps else "-"]
+    scores = [_mean([value(run, metric, at) for run in runs], metric) for at in ("best", "last")]
+    time = np.mean([np.nanmax(run["time"].values, initial=0.0) for run in runs])
+    ages = staleness_of(runs)
+    stale = f"{ages.mean():.2f} / {ages.max():.0f}" if len(ages) else "no arrivals"
+    return [*scores, f"{time:.1f} s", stale, failed if steps else "-"]
 
 
 def _mean(values: list[float], metric: str) -> str:
     """Returns the mean over seeds, with the standard deviation."""
-    if metric == "accuracy":
-        spread = f" ± {100 * np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-        return f"{100 * np.mean(values):.1f}{spread} %"
-    return f"{np.mean(values):.4g}" + (f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else "")
+    shown = scale_of(metric) * np.asarray(values)
+    spread = f" ± {shown.std(ddof=1):.2g}" if len(values) > 1 else ""
+    return f"{shown.mean():.4g}{spread}{' %' * percent(metric)}"
 
 
 def limits_reached(result: xr.Dataset) -> list[str]:
     """Returns a line per limit that ended runs, with the number of these runs; the most frequent ones."""
-    known = result["stopped"].values.ravel() if "stopped" in result.variables else [result.attrs.get("stopped", "")]
+    known = np.ravel(result["stopped"] if "stopped" in result.variables else result.attrs.get("stopped", ""))
     limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
     share = " ({} of {} runs)" if len(known) > 1 else ""
-    lines = [f"ended by a limit: {one}{share.format(count, len(known))}" for one, count in limits.most_common(_SHOWN)]
-    rest = limits.total() - sum(count for _, count in limits.most_common(_SHOWN))
-    return lines + [f"and {rest} more runs"] * (rest > 0)
+    return [f"ended by a limit: {one}{share.format(count, len(known))}" for one, count in limits.most_common(_SHOWN)]
 
 
 def wasted_runs(result: xr.Dataset) -> list[str]:
@@ -275,9 +259,3 @@ def show_progress(found: xr.Dataset) -> None:
             print(f"{member}: {done.values[place]} of {int(done.attrs['server_steps'])} server steps")
         if "member_error" in found and (error := str(found["member_error"].values[place])):
             print(f"{member}: {error.splitlines()[0]}")
-
-
-def numbers_table(title: str, first: Sequence[Column], columns: Sequence[str], **style: Any) -> Table:
-    """Returns a table without rows: first columns of names, and right-aligned columns of numbers."""
-    numbers = (Column(header, justify="right", no_wrap=True) for header in columns)
-    return Table(*first, *numbers, title=title, box=SIMPLE_HEAD, **style)

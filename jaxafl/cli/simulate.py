@@ -9,37 +9,32 @@ import pathlib
 import re
 import shlex
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tyro.conf import Positional
 
+from jaxafl import study
 from jaxafl.callbacks.base import Callback, check_metric
+from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.stopping import check_target
 from jaxafl.callbacks.store import check_folder, log_info
 from jaxafl.cli.line import Compare, Line, Run, Shared, Sweep, Tune, axes_of, flag_of, flags_of, make_simulation, parse
 from jaxafl.cli.show import show_result
 from jaxafl.device import keep_programs, make_cpu_devices
-from jaxafl.device.keys import seed_key
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_choice, user_errors
-from jaxafl.readers.replacing import replacing
 from jaxafl.results.curves import check_at
 from jaxafl.results.failures import FailedRun, failures
 from jaxafl.simulation import Simulation
-from jaxafl.study import compare as compare_methods
-from jaxafl.study import tune as tune_options
 from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
 from jaxafl.sweep.axes import axes_of as sweep_axes
 
 COMMAND = "command.json"
-_EXACT = ("time", "updates", "bytes", "epsilon", "delta")  # limits that are known without training
-_PER_METHOD = ("--server-steps", "--eval-every")  # options of runs in which methods may differ
+_PER_METHOD = ("server_steps", "eval_every")  # options of runs in which methods may differ
 _METHOD = 'write --method NAME="--server fedbuff --clock.buffer 5", with the options in which the methods differ'
-_WRITING = threading.Lock()
 
 
 def run(arguments: list[str]) -> int:
@@ -47,34 +42,30 @@ def run(arguments: list[str]) -> int:
     line, simulation = _prepared(run, Run, arguments)
     with user_errors():
         simulation.check()
-        seed_key(line.options.seed)
-        settings = _settings(run, line, arguments)
+    settings = _settings(run, line, arguments)
     return _report(line, lambda: simulation.run(seed=line.options.seed, save=line.options.output, **settings))
 
 
 def sweep(arguments: list[str]) -> int:
-    """Simulate a grid of configurations: `--axis server.alpha=0.2,0.5 --axis seed=0:5`."""
+    """Simulate a grid of configurations: --axis server.alpha=0.2,0.5 --axis seed=0:5."""
     line, simulation = _prepared(sweep, Sweep, arguments)
     options, axes = line.options, axes_of(line)
-    axes |= {} if "seed" in axes else {"seed": [options.seed]}
-    if options.plan:
-        with user_errors():
-            same = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "devices")}
-            steps = _length(simulation, options)
-        found = outlook(simulation, axes, steps, workers=options.workers or 1, **same)
-        print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
-        return 0
     with user_errors():
         sweep_axes(simulation, axes)
-        for seed in axes["seed"]:
-            seed_key(seed)
-        settings = _settings(sweep, line, arguments)
+        steps = _length(simulation, options) if options.plan else 0
+    axes.setdefault("seed", [options.seed])
+    if options.plan:
+        how = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "devices")}
+        found = outlook(simulation, axes, steps, workers=options.workers or 1, **how)
+        print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
+        return 0
+    settings = _settings(sweep, line, arguments)
     return _report(line, lambda: run_sweep(simulation, axes, save=options.output, **settings))
 
 
 def compare(arguments: list[str]) -> int:
-    """Compare methods on the same seeds, with paired differences: `--method FedBuff="--server fedbuff" --seeds 6`."""
-    common = {f"--{one.name.replace('_', '-')}" for one in dataclasses.fields(Compare)} - {*_PER_METHOD}
+    """Compare methods on the same seeds, with paired differences: --method FedBuff="--server fedbuff" --seeds 6."""
+    common = {f"--{one.name.replace('_', '-')}" for one in dataclasses.fields(Compare) if one.name not in _PER_METHOD}
     lines: dict[str, Line] = {}
     simulations: dict[str, Simulation] = {}
     for text in [value for flag, value in flags_of(arguments) if flag == "--method"]:
@@ -88,17 +79,14 @@ def compare(arguments: list[str]) -> int:
     if not lines:
         parse(compare, Compare, arguments)  # --help ends here
         raise UserError(f"compare needs methods: {_METHOD}")
-    line = lines[name]
-    options, reference = line.options, line.options.reference or next(iter(lines))
+    options, reference = lines[name].options, lines[name].options.reference or next(iter(lines))
+    check_choice("compare", "reference", reference, tuple(lines))
     with user_errors():
-        settings = _settings(compare, line, arguments)
-        check_choice("compare", "reference", reference, tuple(lines))
+        settings = _settings(compare, lines[name], arguments)
         _check_table(options, simulations, settings)
-        for flag in _PER_METHOD:
-            key = flag[2:].replace("-", "_")
-            settings[key] = {name: one.options.settings()[key] for name, one in lines.items()}
-        found = compare_methods(simulations, options.seeds, **settings)
-        found = dataclasses.replace(found, at=options.at) if options.at else found
+        settings |= {key: {name: one.options.settings()[key] for name, one in lines.items()} for key in _PER_METHOD}
+        found = study.compare(simulations, options.seeds, **settings)
+        found = dataclasses.replace(found, at=options.at or found.at)
         how = {"metrics": options.metric, "targets": options.targets, "spread": options.spread}
         print(found.table(options.table, reference=reference, **how))
         if options.plot:
@@ -108,23 +96,19 @@ def compare(arguments: list[str]) -> int:
 
 
 def tune(arguments: list[str]) -> int:
-    """Choose options on the validation set: `--validation 0.2 --axis client.learning_rate=0.01,0.03,0.1`."""
+    """Choose options on the validation set: --validation 0.2 --axis client.learning_rate=0.01,0.03,0.1."""
     line, simulation = _prepared(tune, Tune, arguments)
     options, axes = line.options, axes_of(line)
-    if not line.file and options.validation is None:
-        raise UserError("tune chooses on samples that are neither trained on nor tested on: give --validation 0.2")
     with user_errors(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*widen the grid")  # `print(tuned)` says it
-        settings = _settings(tune, line, arguments)
-        how = {"seeds": options.seeds, "rungs": options.rungs}
-        tuned = tune_options(simulation, axes, options.metric, **how, **settings)
+        how = _settings(tune, line, arguments) | {"seeds": options.seeds, "rungs": options.rungs}
+        tuned = study.tune(simulation, axes, options.metric, **how)
     print(tuned)
     best = []
     for (name, texts), (path, values) in zip(line.axes.items(), axes.items(), strict=True):
-        text = texts[[repr(one) for one in values].index(repr(tuned.best[path]))]
-        flag, _, value = flag_of(name, [text]).partition("=")
-        best.append(" ".join([flag, *[shlex.quote(value)] * bool(value)]) or f"(without a flag) {name}={text}")
-    print(f"in jaxafl run: {' '.join(best)}")
+        text = texts[[*map(repr, values)].index(repr(tuned.best[path]))]
+        best.append(flag_of(name, text) or f"{name}={text}")
+    print(f"in jaxafl run: {shlex.join(best)}")
     return 0
 
 
@@ -141,17 +125,19 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, un
         way = "A folder of a call in Python goes on with the same call"
         raise UserError(f"{folder} is not the --folder of a command: there is no {COMMAND} in it. {way}")
     known = json.loads(file.read_text())
-    place = str(folder.resolve())  # the folder may have been moved
+    arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
+    ends = re.search(r"\b(time|updates|bytes)\s*=", until or "")  # such a limit ends the run instead of server steps
+    if server_steps is not None or ends:
+        arguments += ["--server-steps", "none" if server_steps is None else str(server_steps)]
+    if until is not None:
+        arguments += ["--until", until]
     if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
         log_info(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
-    ends = re.search(r"\b(time|updates|bytes)\s*=", until or "")  # such a limit ends the run instead of server steps
-    steps = server_steps if server_steps is not None else "none" if ends else None
-    changed = {"--server-steps": steps, "--until": until, "--folder": place}
-    arguments = [word for flag, value in changed.items() if value is not None for word in (flag, str(value))]
-    return {one.__name__: one for one in (run, sweep, compare, tune)}[known["command"]](
-        [*known["arguments"], *arguments]
-    )
+    return SIMULATING[known["command"]](arguments)
+
+
+SIMULATING = {"run": run, "sweep": sweep, "compare": compare, "tune": tune}
 
 
 def _prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tuple[Line, Simulation]:
@@ -161,8 +147,6 @@ def _prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tup
     if "--workers" in given:  # otherwise this process reserves the GPU memory that its workers need
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     line = parse(command, kind, arguments)
-    if getattr(line.options, "axis", None) == ():
-        raise UserError(f"{command.__name__} needs at least one --axis, e.g. --axis server.base_rate=1,3,5")
     with user_errors():
         return line, make_simulation(line)
 
@@ -185,15 +169,14 @@ def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, A
 
 def _length(simulation: Simulation, options: Any) -> int:
     """Returns the server steps of a member, for an estimate."""
-    until = {name: limit for name, limit in (options.until or {}).items() if name in _EXACT}
-    if until:
-        return len(simulation.schedule(options.server_steps, options.seed, until=until).time)
+    if exact := limits_of("--plan", options.until).exact:
+        return len(simulation.schedule(options.server_steps, options.seed, until=exact).time)
     if options.until and options.server_steps is None:
         raise UserError("--plan: where --until ends a run is only known in training; give --server-steps, too")
     return options.settings()["server_steps"]
 
 
-def _check_table(options: Any, methods: Mapping[str, Simulation], settings: Mapping[str, Any]) -> None:
+def _check_table(options: Any, methods: dict[str, Simulation], settings: dict[str, Any]) -> None:
     """Raises `ValueError` for options of the table that cannot work, before anything runs."""
     check_at(options.at or "last")
     for target in options.targets:
@@ -212,8 +195,8 @@ def _report(line: Line, execute: Callable[[], Any]) -> int:
         warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
         result = execute()
     show_result(result)
-    wrote = f"wrote {result.encoding.get('source', output)}"
-    print(wrote if output else "the result is not saved; --output result.nc would")
+    saved = result.encoding.get("source", output)
+    print(f"wrote {saved}" if output else "the result is not saved; --output result.nc would")
     if image:
         from jaxafl.plot import accuracy_vs_time
 
@@ -235,7 +218,4 @@ class Command(Callback):
             self.begin()
 
     def begin(self, run: Any = None) -> None:
-        with _WRITING:  # members of a sweep begin in threads
-            if not self.file.exists() or self.file.read_text() != self.text:
-                with replacing(self.file) as unfinished:
-                    unfinished.write_text(self.text)
+        self.file.write_text(self.text)
