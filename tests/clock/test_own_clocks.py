@@ -309,3 +309,9 @@ def test_every_run_is_taken_dropped_or_in_flight(made: c.Clock) -> None:
     assert runs <= {*range(found.runs_started)} and found.runs_started - len(runs) <= waits
     assert not {*found.of_arrivals("run_id").tolist()} & {*found.unused.run_id.tolist()}
     np.testing.assert_array_equal(found.runs_lost[-1], (found.unused.reason == "lost").sum())
+
+
+def test_one_row_of_local_steps_is_that_of_every_client() -> None:
+    made = c.free_running(concurrency=3, durations=c.uniform(1, 5, per="step"))
+    one, all_alike = (c.schedule(made, CLIENTS, np.array(rows), 30) for rows in ([[2, 1, 3]], [[2, 1, 3]] * CLIENTS))
+    assert_equal(dataclasses.replace(one, source=None), dataclasses.replace(all_alike, source=None))
