@@ -95,12 +95,11 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     # free_running
     (lambda: free(concurrency=None), "concurrency", ValueError),
     (lambda: free(concurrency=5), "concurrency", ValueError),
-    (lambda: free(max_arrivals=5), "max_arrivals", ValueError),
+    (lambda: free(max_arrivals=5), "max_arrivals", TypeError),
     (lambda: free(max_staleness=0), "max_staleness", ValueError),
     (lambda: free(max_staleness="root"), "max_staleness", ValueError),
     (lambda: free(on_bound="stop"), "max_staleness", ValueError),
     (lambda: free(period=0.0), "period", ValueError),
-    (lambda: free(period=1.0, buffer=1), "buffer", ValueError),
     (lambda: free(period=1.0, dispatch="step"), "dispatch", ValueError),
     (lambda: free(period=1.0, max_staleness=2, on_bound="wait"), "period", ValueError),
     (lambda: free(windows="poisson"), "windows", ValueError),
