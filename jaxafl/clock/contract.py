@@ -92,11 +92,6 @@ class Clock(Part):
         return prepared
 
     @property
-    def recorded(self) -> list[str]:
-        """Names of the draws that `jaxafl.clock.trace` can replace."""
-        return [field.name for field in dataclasses.fields(self) if field.metadata.get("recording")]
-
-    @property
     def pause(self) -> float:
         """Simulated seconds per server step in which no client computes, summed over the clock's durations."""
         names = {"durations", *(field.name for field in dataclasses.fields(self))}

@@ -6,6 +6,7 @@ yields server steps (`jaxafl.clock.Clock.steps`).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import insort
 from collections import deque
@@ -107,7 +108,6 @@ class Fleet:
         self.opening: Any = None  # starts that no arrival makes due: its `time`, and its `begin(first)`
         # ---- draws
         self.recordings = _recordings(clock)
-        self.skipped_runs = 0
         self.shares = draws.Shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
         self.table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
@@ -295,15 +295,15 @@ class Fleet:
             clients: the clients.
             versions: versions of their start models; `None` is the newest.
         """
-        origins: Sequence[int | None] = [None] * len(clients) if versions is None else versions
-        if self.transport is None:
-            return [self.start(client, one, flies=False) for client, one in zip(clients, origins, strict=True)]
-        transport, self.transport = self.transport, None
-        runs = [self.start(client, one, now=0.0, flies=False) for client, one in zip(clients, origins, strict=True)]
+        (transport, self.transport), now = (self.transport, None), self.now
+        begins = now if transport is None else 0.0
+        pairs = zip(clients, versions or [None] * len(clients), strict=True)
+        runs = [self.start(client, version, now=begins, flies=False) for client, version in pairs]
         self.transport = transport
-        ends = transport.together([run.arrived for run in runs])
-        runs = [run._replace(started=self.now, arrived=self.now + end) for run, end in zip(runs, ends, strict=True)]
-        self.known |= {run.run_id: run for run in runs}
+        if transport is not None:
+            ends = transport.together([run.arrived for run in runs])
+            runs = [run._replace(started=now, arrived=now + end) for run, end in zip(runs, ends, strict=True)]
+            self.known |= {run.run_id: run for run in runs}
         return runs
 
     def stop(self, run: LocalRun) -> None:
@@ -450,9 +450,10 @@ class Fleet:
     def of_protocol(self, clock: Any, skipped_runs: int = 0) -> Steps:
         """Returns the server steps of a protocol that another clock contains; its runs are counted after others."""
         self.recordings = _recordings(clock)
-        self.skipped_runs = skipped_runs
-        if self.seconds is not None and skipped_runs and self.seconds.steps.shape[1] > 1:
-            self.seconds.steps = self.seconds.steps[:, skipped_runs:]
+        if self.table.shape[1] > 1:
+            self.table = self.table[:, skipped_runs:]
+            if self.seconds is not None:
+                self.seconds.steps = self.table
         return clock.steps(self)
 
     def planned_steps(self, client: int, run: int) -> int:
@@ -460,7 +461,7 @@ class Fleet:
         known: int | None = self.local_steps[client]
         if known is not None:
             return known
-        return int(self.table[client, min(run + self.skipped_runs, self.table.shape[1] - 1)])
+        return int(self.table[client, min(run, self.table.shape[1] - 1)])
 
     def in_flight(self) -> int:
         """Returns the number of runs in flight."""
@@ -494,8 +495,8 @@ class Fleet:
 
 
 def _recordings(clock: Any) -> dict[str, np.ndarray]:
-    given = {name: getattr(clock, name) for name in clock.recorded}
-    return {name: np.asarray(table) for name, table in given.items() if table is not None}
+    names = [field.name for field in dataclasses.fields(clock) if field.metadata.get("recording")]
+    return {name: np.asarray(table) for name in names if (table := getattr(clock, name)) is not None}
 
 
 def _restarts(ended: LocalRun | None) -> int:

@@ -36,15 +36,12 @@ def check_durations(clock: str, durations: Any, num_clients: int) -> None:
     if not isinstance(durations, Duration):
         raise TypeError(f"{clock}: durations must be a duration, e.g. jaxafl.clock.uniform(1, 5), got {durations!r}")
     durations.check(num_clients)
-    if durations.transport() is not None and "now" in reads(durations, num_clients):
+    shifts = durations.pause or durations.transport() is not None
+    if shifts and "now" in reads(durations, num_clients):
         raise UserError(
-            f"{clock}: durations={durations!r:.100}: with link(shared=...) a run's work begins after its download, but "
-            "another term depends on the time at which the run starts; expected terms that do not. Give link(up=...)"
-        )
-    if durations.pause and "now" in reads(durations, num_clients):
-        raise ValueError(
-            f"{clock}: durations that depend on the time at which a run starts (as availability of device_trace) need "
-            "to know it, and transfers that stop everyone (mac_network) shift it: give mac_network(freeze=False)"
+            f"{clock}: durations={durations!r:.100}: link(shared=...) and transfers that stop everyone shift the time "
+            "at which the work of a run begins, on which another term depends (as availability of device_trace); "
+            "expected terms that do not: give mac_network(freeze=False), or link(up=...)"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.fleet import LocalRun
-from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
+from jaxafl.clock.privacy import Accountant, How, Mechanism, privacy_of
 from jaxafl.options import Summarised, UserError
 
 if TYPE_CHECKING:
@@ -243,12 +243,7 @@ class Schedule(Summarised):
             raise UserError("privacy: this is a part of a schedule; expected one from the first server step on")
         drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
         mechanism = self.mechanism() if self.mechanism else Mechanism(drawn=drawn)
-        return privacy_of(self.takings, mechanism, noise_multiplier, delta, how, accountant)
-
-    @property
-    def takings(self) -> Takings:
-        """The arrivals that server steps take."""
-        return Takings(self.client, self.run, self.multiplicity, self.mask, self.time, self.num_clients)
+        return privacy_of(self, mechanism, noise_multiplier, delta, how, accountant)
 
     def statistics(self) -> dict[str, float]:
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
@@ -270,11 +265,6 @@ class Schedule(Summarised):
             "arrivals_per_client_max": per_client.max(),
         }
         return {name: float(value) for name, value in quantities.items()}
-
-
-def first_steps(schedule: Schedule, count: int) -> Schedule:
-    """Returns the first `count` server steps of a schedule; the schedule itself if there are no more."""
-    return schedule if count == schedule.server_steps else _within(schedule, 0, count)
 
 
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:

@@ -91,7 +91,6 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     (lambda: c.warm_up(stale()), "aged", ValueError),
     (lambda: c.warm_up(c.warm_up(free())), "protocol", ValueError),
     (lambda: c.warm_up(free(concurrency=5)), "concurrency", ValueError),
-    (lambda: c.warm_up(ONE), "clock", TypeError),
     # free_running
     (lambda: free(concurrency=None), "concurrency", ValueError),
     (lambda: free(concurrency=5), "concurrency", ValueError),

@@ -12,7 +12,7 @@ import pytest
 
 from jaxafl import clock as c
 from jaxafl.clock import Delivery, Fleet, Live
-from jaxafl.clock.schedule import cut, first_steps, joined
+from jaxafl.clock.schedule import cut, joined
 from jaxafl.options import Number, number, static
 
 CLIENTS = 5
@@ -282,7 +282,7 @@ def test_parts_of_a_schedule_are_those_of_the_whole(made: c.Clock) -> None:
     pieces = [live.advance(count) for count in (1, 25, 34)]
     assert_equal(joined(pieces), whole)
     assert_equal(joined([cut(whole, 0, 20), cut(whole, 20, 60)]), whole)
-    assert_equal(first_steps(c.schedule(made, CLIENTS, 1, 80, 2), 60), whole)
+    assert_equal(cut(c.schedule(made, CLIENTS, 1, 80, 2), 0, 60), whole)
     for piece in pieces[:2]:
         end = piece.start + piece.server_steps
         later = cut(whole, end, 60)
