@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
 from collections.abc import Callable
@@ -45,21 +46,6 @@ def stream(seed: int, purpose: Purpose, index: int = 0) -> Words:
     """Returns the key of one stream of draws."""
     low, high = threefry((seed & 0xFFFFFFFF, seed >> 32), int(purpose), index)
     return int(low[0]), int(high[0])
-
-
-class Shares:
-    """Floats in [0, 1) of a stream, by index: `shares[k]`; or a function of them."""
-
-    def __init__(self, key: Words, function: Callable[[np.ndarray], np.ndarray] = np.asarray) -> None:
-        self.key, self.function = key, function
-        self.known: list[float] = []
-
-    def __getitem__(self, index: int) -> float:
-        while index >= len(self.known):
-            begin = len(self.known)
-            more = np.arange(begin, begin + min(_BLOCK, max(256, begin)))
-            self.known += self.function(uniform(threefry(self.key, more, 0))).tolist()
-        return self.known[index]
 
 
 class Rounds:
@@ -114,6 +100,11 @@ class PerRun:
         blocks[client >> wide] = array("d", np.asarray(values, np.float64).tobytes())
 
 
+def shares(key: Words, function: Callable[[np.ndarray], np.ndarray] = np.asarray) -> Callable[[int], float]:
+    """Returns the floats in [0, 1) of a stream by index, or a function of them."""
+    return functools.partial(PerRun(1, lambda _, index: function(uniform(threefry(key, index, 0)))), 0)
+
+
 class Seconds:
     """Seconds of the runs of a clock's clients, drawn by JAX: in blocks, or one by one if they depend on the start."""
 
@@ -129,11 +120,12 @@ class Seconds:
             self.arguments = numbers, compiled(_prepared, (num_clients,), given)[0](*given)
         self.replied = False  # True if replies change the local steps, and runs last a latency plus a time per step
         self.hangs = False  # True once a block has runs that hang
-        self.seconds = PerRun(num_clients, lambda client, run: self._block(client, run)[0])
+
+        def seconds(local_steps: int | None) -> PerRun:
+            return PerRun(num_clients, lambda client, run: self._block(client, run, local_steps)[0])
+
+        self.seconds, self.parts = seconds(None), [seconds(0), seconds(1)]
         self.work = PerRun(num_clients, lambda client, run: self._block(client, run)[1])
-        self.parts = [
-            PerRun(num_clients, lambda client, run, steps=steps: self._block(client, run, steps)[0]) for steps in (0, 1)
-        ]
 
     def of(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
         """Returns the seconds of a run, and those in which the client works."""

@@ -76,6 +76,7 @@ class Fleet:
         version: index of the newest version, which is also that of the next server step.
         started: number of runs that have started.
         clock: the clock.
+        share: function index -> draw of the stream for the choice of clients, in [0, 1).
     """
 
     def __init__(self, clock: Any, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
@@ -108,7 +109,7 @@ class Fleet:
         self.opening: Any = None  # starts that no arrival makes due: its `time`, and its `begin(first)`
         # ---- draws
         self.recordings = _recordings(clock)
-        self.shares = draws.Shares(draws.stream(seed, Purpose.START))
+        self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
         self.table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
         known = self.table[:, 0].tolist() if rows.shape[1] == 1 else [None] * num_clients
@@ -297,8 +298,8 @@ class Fleet:
         """
         (transport, self.transport), now = (self.transport, None), self.now
         begins = now if transport is None else 0.0
-        pairs = zip(clients, versions or [None] * len(clients), strict=True)
-        runs = [self.start(client, version, now=begins, flies=False) for client, version in pairs]
+        origins: Sequence[int | None] = versions or [None] * len(clients)
+        runs = [self.start(client, one, now=begins, flies=False) for client, one in zip(clients, origins, strict=True)]
         self.transport = transport
         if transport is not None:
             ends = transport.together([run.arrived for run in runs])
@@ -365,10 +366,6 @@ class Fleet:
                 f"further entries. Record more {name}, or give fewer server steps"
             )
         return table[index].tolist()
-
-    def share(self, index: int) -> float:
-        """Returns draw `index` of the stream for the choice of clients, in [0, 1)."""
-        return self.shares[index]
 
     def valid(self, seconds: float, client: int, run: int, run_id: int) -> float:
         """Returns the seconds of a run; raises `UserError` if they are NaN or negative."""

@@ -116,7 +116,7 @@ class free_running(Clock):
     delivers = ByOptions(_STARTS | Delivery.REPLIES, lambda clock: clock._delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
     takes_all = ByOptions(True, lambda clock: clock.lost is None and clock.composed.bound.takes_all)
-    references = ByOptions((), lambda clock: clock._references)
+    references = ByOptions((), lambda clock: () if clock.composed.bound.takes_all else ("maranjyan2025", "tyurin2023"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,10 +201,6 @@ class free_running(Clock):
         composed = self.composed
         replies = not self._varies(1) and composed.begins.by_arrival
         return _STARTS | composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
-
-    @property
-    def _references(self) -> tuple[str, ...]:
-        return () if self.composed.bound.takes_all else ("maranjyan2025", "tyurin2023")
 
     def arrivals(self, num_clients: int) -> int | None:
         return None if self._varies(num_clients) else self.composed.closes.arrivals(num_clients)

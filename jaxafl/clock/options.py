@@ -90,7 +90,7 @@ def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False
     if not draws_by_weight(clock):
         return
     given = clock.weights is not None
-    positive = np.count_nonzero(np.broadcast_to(clock.weights, num_clients)) if given else drawn
+    positive = int(np.count_nonzero(np.broadcast_to(clock.weights, num_clients))) if given else drawn
     fail_if(clock.name, [
         (drawn >= num_clients and not always, f"all {num_clients} clients take part, so select and weights have no "
          "effect; draw fewer clients, or leave them out"),

@@ -99,7 +99,7 @@ class Times:
     def __init__(self, interval: Interval, key: draws.Words, seconds: Callable[[float], float]) -> None:
         """Takes the key of the stream, and the function (number of mean intervals) -> seconds."""
         self.time, self.index, self.constant, self.seconds = 0.0, 0, interval == "constant", seconds
-        self.gaps = draws.Shares(key, draws.exponential)
+        self.gaps = draws.shares(key, draws.exponential)
         self.advance()
 
     def advance(self) -> None:
@@ -107,7 +107,7 @@ class Times:
         if self.constant:  # a sum of intervals would collect rounding
             self.time = self.seconds(self.index + 1)
         else:
-            self.time += self.seconds(self.gaps[self.index])
+            self.time += self.seconds(self.gaps(self.index))
         self.index += 1
 
 
@@ -333,7 +333,7 @@ class Selects(Part):
         It sets `fleet.idle`, which is told who is idle again.
         """
         idle = fleet.idle = idle_of(fleet.num_clients, most_busy)
-        return lambda ended: idle.take(fleet.shares[fleet.started])
+        return lambda ended: idle.take(fleet.share(fleet.started))
 
 
 class uniformly(Selects):
@@ -351,7 +351,7 @@ class by_weight(Selects):
 
     def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
         idle = fleet.idle = Weights(self.weights, fleet.num_clients)
-        return lambda ended: idle.take(fleet.shares[fleet.started])
+        return lambda ended: idle.take(fleet.share(fleet.started))
 
 
 class by_samples(Selects):
@@ -378,7 +378,7 @@ class within(Selects):
             wakes.time = NEVER if len(found) else time
             if not len(found):
                 return None
-            client = int(found[int(fleet.shares[fleet.started] * len(found))])
+            client = int(found[int(fleet.share(fleet.started) * len(found))])
             idle.remove(client)
             return client
 

@@ -289,7 +289,7 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
         parts = [getattr(one, name) for one in schedules]
         return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
-    several = {name: columns(name) for name in ("per_step", "per_arrival")}
+    several: dict[str, Any] = {name: columns(name) for name in ("per_step", "per_arrival")}
     unused = Unused(*map(np.concatenate, zip(*(one.unused for one in schedules), strict=True)))
     taken = np.concatenate([one.taken for one in schedules])
     return dataclasses.replace(
