@@ -24,7 +24,7 @@ from jaxafl.client import Client, turns_of
 from jaxafl.client.attack import Attack
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.live import Live
-from jaxafl.clock.schedule import Schedule, replaced
+from jaxafl.clock.schedule import Schedule
 from jaxafl.data.federated import FederatedData
 from jaxafl.device import as_arrays, devices_of
 from jaxafl.engine.check import EVAL_EVERY, check_simulation, evaluation_interval, sees_training
@@ -122,7 +122,7 @@ class Simulation(Stepwise, Measured):
                 f"the schedule of {self.server.name} depends on the training, because {why}; run() returns it"
             )
         steps = Limited.of("schedule", self, server_steps, until, seed).without_training("schedule")
-        return replaced(self.compute_schedule(steps, seed), mechanism=self.mechanism)
+        return dataclasses.replace(self.compute_schedule(steps, seed), mechanism=self.mechanism)
 
     def live(self, seed: int) -> Live:
         """Returns the clock of a checked simulation, to run ahead of the training."""

@@ -55,6 +55,19 @@ def test_a_clock_that_cannot_charge_raises() -> None:
         afl.Client(optax.sgd, learning_rate=0.1, epochs=2, charge="executed").check(8)
 
 
+class says_so(afl.clock.free_running):
+    """Says that durations do not change who arrives."""
+
+    order_free = True
+
+
+def test_a_clock_whose_arrivals_depend_on_durations_cannot_say_otherwise() -> None:
+    clock = says_so(concurrency=8, buffer=3, durations=afl.clock.constant(SECONDS, per="step"))
+    sim = dataclasses.replace(simulation("executed", clock), server=afl.server.fedbuff())
+    with pytest.raises(ValueError, match="order_free = False"):
+        sim.run(10)
+
+
 @pytest.mark.slow
 def test_a_run_that_fails_is_charged_up_to_there() -> None:
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.constant(SECONDS, per="step"))

@@ -181,9 +181,3 @@ def test_local_training_that_cannot_be_is_found_before_compilation(options: dict
 def test_observe_is_traced_before_compilation(observe: Any, error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         trained_with().run(2, observe=observe)
-
-
-def test_a_schedule_longer_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxafl.clock.live.host_bytes", lambda: 2**33)
-    with pytest.raises(MemoryError, match=r"2,000,000,000 server steps needs .* GiB, and there are 8 GiB"):
-        trained_with().schedule(2 * 10**9)

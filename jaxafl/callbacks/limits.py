@@ -94,7 +94,7 @@ class Limits:
         steps = sum(part.server_steps for part in parts)
         if mechanism is None:
             return steps
-        epsilon = largest_epsilon(joined(parts).takings, mechanism, self.exact["delta"])
+        epsilon = largest_epsilon(joined(parts), mechanism, self.exact["delta"])
         return int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
 
     def ahead(self, clock: Live, size: Traffic, most: int, mechanism: Mechanism | None = None) -> tuple[int, str]:

@@ -10,7 +10,15 @@ from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, t
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.durations.sessions import sessions
 from jaxafl.clock.fleet import Fleet, LocalRun, ServerStep
-from jaxafl.clock.free_running import (
+from jaxafl.clock.free_running import free_running
+from jaxafl.clock.live import Live, schedule
+from jaxafl.clock.protocols.compass import compass
+from jaxafl.clock.protocols.contacts import bernoulli, interrupting
+from jaxafl.clock.protocols.events import every_buffer, harmonic, ringleader, rounds_until_all, routed
+from jaxafl.clock.protocols.rounds import sampled, semi_async, stale_rounds
+from jaxafl.clock.protocols.trace import recorded, trace
+from jaxafl.clock.protocols.warm_up import warm_up
+from jaxafl.clock.rules import (
     Begins,
     Bound,
     Closes,
@@ -23,20 +31,12 @@ from jaxafl.clock.free_running import (
     by_samples,
     by_weight,
     every,
-    free_running,
     refuse,
     stop,
     uniformly,
     wait,
     within,
 )
-from jaxafl.clock.live import Live, schedule
-from jaxafl.clock.protocols.compass import compass
-from jaxafl.clock.protocols.contacts import bernoulli, interrupting
-from jaxafl.clock.protocols.events import every_buffer, harmonic, ringleader, rounds_until_all, routed
-from jaxafl.clock.protocols.rounds import sampled, semi_async, stale_rounds
-from jaxafl.clock.protocols.trace import recorded, trace
-from jaxafl.clock.protocols.warm_up import warm_up
 from jaxafl.clock.schedule import Schedule
 from jaxafl.clock.synchronous import synchronous
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.options import UserError
-
 ORDERS = np.array([*(1 + np.arange(1, 100) / 10), *range(11, 64), 128, 256, 512, 1024])
 """Orders α of Rényi divergences, those that dp-accounting tries."""
 _POINTS = 2**18  # most points of an integral; orders that need more count as unbounded
@@ -100,15 +98,10 @@ def sampled_epsilon_by_pld(shares: dict[float, int], noise_multiplier: float, de
         delta: δ.
 
     Raises:
-        ValueError: dp-accounting is not installed.
+        ImportError: dp-accounting is not installed; the extra `privacy` brings it.
     """
-    try:
-        import dp_accounting
-    except ImportError as error:
-        raise UserError(
-            "privacy: accountant='tight' of how='sampled' needs dp-accounting, which is not installed. Install it by "
-            "pip install 'jaxafl[privacy]', or give accountant='rdp'"
-        ) from error
+    import dp_accounting
+
     accountant: Any = dp_accounting.pld.PLDAccountant()
     for share, count in shares.items():
         event = dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise_multiplier))

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.clock.delivery import Delivery
 from jaxafl.clock.durations.runs import with_size
-from jaxafl.options import Part, UserError
+from jaxafl.options import Part
 
 if TYPE_CHECKING:
     from jaxafl.clock.fleet import Fleet, Steps
@@ -53,25 +53,6 @@ class Clock(Part):
     takes_all: ClassVar[bool] = False
     chooses_steps: ClassVar[bool] = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if hasattr(cls, "next"):
-            raise UserError(
-                f"the clock {cls.__name__} defines `next`, of which clocks no longer consist; expected a generator "
-                "`steps`, for example:\n"
-                "    def steps(self, fleet):\n"
-                "        for run in fleet.arrivals():\n"
-                "            yield fleet.step([run])"
-            )
-
-    def __new__(cls, *args: Any, **options: Any) -> Self:
-        if "max_arrivals" in options:
-            raise UserError(
-                f"{cls.__name__}: max_arrivals is not needed, because a server step has room for any number of "
-                "arrivals. Leave it out"
-            )
-        return super().__new__(cls)
-
     def steps(self, fleet: Fleet) -> Steps:
         """Yields the server steps, without end: `replies = yield fleet.step(runs)`.
 
@@ -81,7 +62,10 @@ class Clock(Part):
         Args:
             fleet: the clients, see `jaxafl.clock.Fleet`.
         """
-        raise NotImplementedError(f"the clock {self.name} has no steps(fleet)")
+        raise NotImplementedError(
+            f"the clock {self.name} has no generator steps(fleet), such as `for run in fleet.arrivals(): yield "
+            "fleet.step([run])`"
+        )
 
     def arrivals(self, num_clients: int) -> int | None:
         """Returns the number of arrivals of every server step, or `None` if it may vary.
@@ -98,13 +82,14 @@ class Clock(Part):
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
     def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> Self:
-        """Returns the clock of a run with sample counts n_i, int [N], and `size()` bytes sent, up and down."""
-        return with_size(self, size)
+        """Returns the clock of a run with sample counts n_i, int [N], and `size()` bytes sent, up and down.
 
-    @property
-    def recorded(self) -> list[str]:
-        """Names of the draws that `jaxafl.clock.trace` can replace."""
-        return [field.name for field in dataclasses.fields(self) if field.metadata.get("recording")]
+        The sample counts are the weights of clocks with `select="samples"`.
+        """
+        prepared: Any = with_size(self, size)
+        if getattr(self, "weights", ...) is None and "samples" in str(getattr(self, "select", "")):
+            return dataclasses.replace(prepared, weights=np.asarray(counts, np.float64), select="uniform")
+        return prepared
 
     @property
     def pause(self) -> float:

@@ -48,21 +48,6 @@ def stream(seed: int, purpose: Purpose, index: int = 0) -> Words:
     return int(low[0]), int(high[0])
 
 
-class Shares:
-    """Floats in [0, 1) of a stream, by index: `shares[k]`; or a function of them."""
-
-    def __init__(self, key: Words, function: Callable[[np.ndarray], np.ndarray] = np.asarray) -> None:
-        self.key, self.function = key, function
-        self.known: list[float] = []
-
-    def __getitem__(self, index: int) -> float:
-        while index >= len(self.known):
-            begin = len(self.known)
-            more = np.arange(begin, begin + min(_BLOCK, max(256, begin)))
-            self.known += self.function(uniform(threefry(self.key, more, 0))).tolist()
-        return self.known[index]
-
-
 class Rounds:
     """Rows of draws by index, one for each round or tick, computed in blocks of about 4096 draws."""
 
@@ -115,12 +100,17 @@ class PerRun:
         blocks[client >> wide] = array("d", np.asarray(values, np.float64).tobytes())
 
 
+def shares(key: Words, function: Callable[[np.ndarray], np.ndarray] = np.asarray) -> Callable[[int], float]:
+    """Returns the floats in [0, 1) of a stream by index, or a function of them."""
+    return functools.partial(PerRun(1, lambda _, index: function(uniform(threefry(key, index, 0)))), 0)
+
+
 class Seconds:
     """Seconds of the runs of a clock's clients, drawn by JAX: in blocks, or one by one if they depend on the start."""
 
-    def __init__(self, durations: Any, num_clients: int, local_steps: Any, seed: int) -> None:
-        """Takes the local steps of runs as `jaxafl.clock.schedule` does."""
-        self.durations, self.num_clients = durations.without_shared(), num_clients
+    def __init__(self, durations: Any, local_steps: np.ndarray, seed: int) -> None:
+        """Takes the local steps of runs, int [N, R]."""
+        self.durations, self.steps, num_clients = durations.without_shared(), local_steps, len(local_steps)
         read = reads(durations, num_clients)
         self.by_start = bool(read & {"now", "longest"})
         self.by_steps = "local_steps" in read
@@ -128,19 +118,49 @@ class Seconds:
             numbers = as_arrays(self.durations, jnp.float64)
             given = numbers, as_arrays(durations, jnp.float64), seed_key(seed)
             self.arguments = numbers, compiled(_prepared, (num_clients,), given)[0](*given)
-        table = np.asarray(local_steps, np.int32)
-        self.steps = table.reshape(len(table), -1) if table.ndim else table.reshape(1, 1)
+        self.replied = False  # True if replies change the local steps, and runs last a latency plus a time per step
         self.hangs = False  # True once a block has runs that hang
-        self.seconds = PerRun(num_clients, lambda client, run: self._block(client, run)[0])
-        self.work = PerRun(num_clients, lambda client, run: self._block(client, run)[1])
-        self.parts = [PerRun(num_clients, functools.partial(self._lasting, steps)) for steps in (0, 1)]
 
-    def _lasting(self, local_steps: int, client: np.ndarray, run: np.ndarray) -> np.ndarray:
-        return self._block(client, run, local_steps)[0]
+        def seconds(local_steps: int | None) -> PerRun:
+            return PerRun(num_clients, lambda client, run: self._block(client, run, local_steps)[0])
+
+        self.seconds, self.parts = seconds(None), [seconds(0), seconds(1)]
+        self.work = PerRun(num_clients, lambda client, run: self._block(client, run)[1])
+
+    def of(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
+        """Returns the seconds of a run, and those in which the client works."""
+        if self.by_start:
+            with float64_on_cpu():
+                numbers: Any = (np.int32(client), np.int32(run), np.int32(steps), np.float64(longest), np.float64(now))
+                seconds, work = np.asarray(_one(*self.arguments, Run(*numbers))).tolist()
+            return seconds, work
+        if self.replied:
+            latency, one = (part(client, run) for part in self.parts)
+            seconds = latency + steps * (one - latency) if one < math.inf else one
+            return seconds, seconds
+        seconds = self.seconds(client, run)
+        return seconds, self.work(client, run) if self.hangs else seconds
+
+    def of_steps(self, client: int, run: int, now: float, longest: float) -> tuple[float, float]:
+        """Returns the seconds of a run with no local step, and with one."""
+        if self.by_start:
+            none, one = (self.of(client, run, steps, now, longest)[0] for steps in (0, 1))
+        else:
+            none, one = (part(client, run) for part in self.parts)
+        return none, one
+
+    def follow_replies(self) -> None:
+        """Lets runs last as their own local steps say, since replies change those of the table."""
+        if not self.by_steps or self.replied or self.by_start:
+            return
+        first = np.arange(len(self.steps)), np.zeros(len(self.steps), int)
+        latency, one, two = (self._block(*first, steps)[0] for steps in (0, 1, 2))
+        linear = np.allclose(two - one, one - latency, rtol=1e-6, equal_nan=True)
+        self.replied = linear and not self.hangs
+        self.by_start = not self.replied
 
     def _block(self, client: np.ndarray, run: np.ndarray, local_steps: int | None = None) -> np.ndarray:
-        row = client if len(self.steps) > 1 else np.zeros_like(client)
-        steps = self.steps[row, np.minimum(run, self.steps.shape[1] - 1)]
+        steps = self.steps[client, np.minimum(run, self.steps.shape[1] - 1)]
         if local_steps is not None:
             steps = np.full_like(steps, local_steps)
         unknown = np.full(len(run), 0.0)
@@ -150,31 +170,6 @@ class Seconds:
             both = np.asarray(compiled(_block, (), given)[0](*given))
         self.hangs |= bool((both[0] != both[1]).any())
         return both
-
-    @functools.cached_property
-    def linear(self) -> bool:
-        """True if runs last a latency plus a time per local step."""
-        first = np.arange(self.num_clients), np.zeros(self.num_clients, int)
-        latency, one, two = (self._block(*first, steps)[0] for steps in (0, 1, 2))
-        return not (self.by_start or self.hangs) and np.allclose(two - one, one - latency, rtol=1e-6, equal_nan=True)
-
-    def stepwise(self, client: int, run: int, steps: int) -> float:
-        """Returns the seconds of a run with any number of local steps, if they are `linear`."""
-        latency, one = (part(client, run) for part in self.parts)
-        return latency + steps * (one - latency) if one < math.inf else one
-
-    def of(self, client: int, run: int, now: float, longest: float) -> tuple[float, float]:
-        """Returns the seconds of a run with the local steps of the table, and those in which the client works."""
-        if self.by_start:
-            return self.alone(client, run, int(self.steps[0, 0]), now, longest)
-        return self.seconds(client, run), self.work(client, run)
-
-    def alone(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
-        """Returns the seconds of one run, and those in which the client works."""
-        with float64_on_cpu():
-            numbers: Any = (np.int32(client), np.int32(run), np.int32(steps), np.float64(longest), np.float64(now))
-            seconds, work = np.asarray(_one(*self.arguments, Run(*numbers))).tolist()
-        return seconds, work
 
 
 def _prepared(num_clients: int, durations: Any, whole: Any, key: Any) -> Any:

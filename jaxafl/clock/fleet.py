@@ -6,6 +6,7 @@ yields server steps (`jaxafl.clock.Clock.steps`).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import insort
 from collections import deque
@@ -75,6 +76,7 @@ class Fleet:
         version: index of the newest version, which is also that of the next server step.
         started: number of runs that have started.
         clock: the clock.
+        share: function index -> draw of the stream for the choice of clients, in [0, 1).
     """
 
     def __init__(self, clock: Any, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
@@ -92,6 +94,7 @@ class Fleet:
         self.endless: list[LocalRun] = []  # runs in flight that never arrive
         self.since = 0  # arrivals since the last server step
         self.stepped = 0.0  # its time
+        self.taken: Sequence[LocalRun] = []  # its arrivals
         self.keeps = 0  # versions before the newest that later runs may start from
         self.shift: Any = None  # numbers of versions and runs that `warm_up` does not publish
         self.interrupted = False
@@ -106,17 +109,14 @@ class Fleet:
         self.opening: Any = None  # starts that no arrival makes due: its `time`, and its `begin(first)`
         # ---- draws
         self.recordings = _recordings(clock)
-        self.skipped_runs = 0
-        self.shares = draws.Shares(draws.stream(seed, Purpose.START))
-        table = np.asarray(local_steps)
-        rows = table.reshape(len(table), -1) if table.ndim else table[None, None]
-        self.table = np.broadcast_to(rows, (num_clients, rows.shape[1])).tolist() if table.ndim else None
-        self.local_steps: list[Any] = [None] * num_clients if table.ndim else [int(table)] * num_clients
+        self.share = draws.shares(draws.stream(seed, Purpose.START))
+        rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
+        self.table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
+        known = self.table[:, 0].tolist() if rows.shape[1] == 1 else [None] * num_clients
+        self.local_steps: list[Any] = known  # of all runs of a client; `None` if they are in the table
         durations = getattr(clock, "durations", None)
-        self.seconds = None if durations is None else draws.Seconds(durations, num_clients, local_steps, seed)
+        self.seconds = None if durations is None else draws.Seconds(durations, self.table, seed)
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
-        self.replied = False  # replies change the local steps, and runs last a latency plus a time per step
-        self.alone = self.seconds is not None and self.seconds.by_start  # seconds are drawn run by run
         self.size = clock.arrivals(num_clients)
         self.repeats = Delivery.REPEATED in clock.delivers
         self.offered: dict[int, int] = {}  # client -> run_id of its last run, if runs may be taken again
@@ -154,7 +154,10 @@ class Fleet:
                 self.opening.begin(min(first, phase))
                 continue
             if phase <= first and phase < NEVER:
-                self._end_phase(phase)
+                ended, self.now = self.transport.advance(self.now), phase  # type: ignore[union-attr]
+                if ended is not None:  # else a transfer, or the work between two, that is not the last of its run
+                    self.known[ended.run_id] = ended
+                    heappush(flight, ended)
                 continue
             if first == NEVER:
                 self.gone()
@@ -221,10 +224,10 @@ class Fleet:
                         f"takes run {run.run} of client {run.client}, which has not started or was taken before",
                         "each run once, or Delivery.REPEATED in `delivers`",
                     )
-        version, dropped = self.version, self.dropped
         totals = (self.started, *self.totals.values(), self.skipped)
-        self.version, self.dropped, self.since, self.stepped = version + 1, [], 0, self.now
-        return ServerStep(version, self.now, runs, kinds, counts, totals, dropped, columns)
+        made = ServerStep(self.version, self.now, runs, kinds, counts, totals, self.dropped, columns)
+        self.version, self.dropped, self.since, self.stepped, self.taken = self.version + 1, [], 0, self.now, runs
+        return made
 
     def start(
         self,
@@ -252,28 +255,22 @@ class Fleet:
             self._fail(f"starts client {client} from version {version}", f"0 to {self.version}")
         if now is None:
             now = self.now
-        run, run_id, steps = self.runs[client], self.started, self.local_steps[client]
-        if steps is None:
-            steps = self.planned_steps(client, run)
+        run, run_id = self.runs[client], self.started
+        steps = self.planned_steps(client, run)
         reference = version if reference is None else reference
         seconds = work = math.nan
         if self.seconds is None or not timed:
             flies = False
-        elif self.replied:
-            seconds = work = self.seconds.stepwise(client, run, steps)
-        elif self.alone:
-            seconds, work = self.seconds.alone(client, run, steps, now, self.longest)
         else:
-            seconds = self.seconds.seconds(client, run)
-            work = self.seconds.work(client, run) if self.seconds.hangs else seconds
+            seconds, work = self.seconds.of(client, run, steps, now, self.longest)
+            if not seconds >= 0:
+                self.valid(seconds, client, run, run_id)
         if self.transport is not None and not flies:
             raise UserError(
                 "link: with shared=... the time of a transfer depends on the other transfers; expected free_running, a "
                 "clock of its kind, or rounds. Run one of them, or give up=... instead"
             )
         begun = _new(LocalRun, (now + seconds, client, run, run_id, version, reference, now, steps, work))
-        if not seconds >= 0 and self.seconds is not None and timed:
-            self.valid(begun, seconds)
         if work > self.longest and work < NEVER:
             self.longest = work
         if seconds == NEVER:
@@ -299,15 +296,15 @@ class Fleet:
             clients: the clients.
             versions: versions of their start models; `None` is the newest.
         """
-        origins: Sequence[int | None] = [None] * len(clients) if versions is None else versions
-        if self.transport is None:
-            return [self.start(client, one, flies=False) for client, one in zip(clients, origins, strict=True)]
-        transport, self.transport = self.transport, None
-        runs = [self.start(client, one, now=0.0, flies=False) for client, one in zip(clients, origins, strict=True)]
+        (transport, self.transport), now = (self.transport, None), self.now
+        begins = now if transport is None else 0.0
+        origins: Sequence[int | None] = versions or [None] * len(clients)
+        runs = [self.start(client, one, now=begins, flies=False) for client, one in zip(clients, origins, strict=True)]
         self.transport = transport
-        ends = transport.together([run.arrived for run in runs])
-        runs = [run._replace(started=self.now, arrived=self.now + end) for run, end in zip(runs, ends, strict=True)]
-        self.known |= {run.run_id: run for run in runs}
+        if transport is not None:
+            ends = transport.together([run.arrived for run in runs])
+            runs = [run._replace(started=now, arrived=now + end) for run, end in zip(runs, ends, strict=True)]
+            self.known |= {run.run_id: run for run in runs}
         return runs
 
     def stop(self, run: LocalRun) -> None:
@@ -370,21 +367,14 @@ class Fleet:
             )
         return table[index].tolist()
 
-    def share(self, index: int) -> float:
-        """Returns draw `index` of the stream for the choice of clients, in [0, 1)."""
-        return self.shares[index]
-
-    def valid(self, run: LocalRun, seconds: float) -> float:
+    def valid(self, seconds: float, client: int, run: int, run_id: int) -> float:
         """Returns the seconds of a run; raises `UserError` if they are NaN or negative."""
         if seconds >= 0:
             return seconds
-        which = f"run {run.run} of client {run.client} (start number {run.run_id})"
+        which = f"run {run} of client {client} (start number {run_id})"
         if math.isnan(seconds):
-            raise UserError(
-                f"the recorded durations run out: {which} has no duration (a user-defined duration that is NaN means "
-                "this, too)"
-            )
-        raise UserError(f"{which} has a negative or NaN duration, {seconds} s")
+            raise UserError(f"the recorded durations run out: {which} has no duration, but NaN")
+        raise UserError(f"{which} has a negative duration, {seconds} s")
 
     def recounted(self, step: ServerStep) -> ServerStep:
         """Returns a server step with the runs that have started since `step` made it."""
@@ -401,9 +391,8 @@ class Fleet:
                     f"{client}; expected 1 or more"
                 )
             self.local_steps[client] = int(steps)
-            if self.seconds is not None and self.seconds.by_steps and not (self.replied or self.alone):
-                self.replied = self.seconds.linear
-                self.alone = not self.replied
+        if replies and self.seconds is not None:
+            self.seconds.follow_replies()
 
     def flying(self) -> list[LocalRun]:
         """Returns the runs that have not ended yet, in start order."""
@@ -458,29 +447,22 @@ class Fleet:
     def of_protocol(self, clock: Any, skipped_runs: int = 0) -> Steps:
         """Returns the server steps of a protocol that another clock contains; its runs are counted after others."""
         self.recordings = _recordings(clock)
-        self.skipped_runs = skipped_runs
-        if self.seconds is not None and skipped_runs and self.seconds.steps.shape[1] > 1:
-            self.seconds.steps = self.seconds.steps[:, skipped_runs:]
+        if self.table.shape[1] > 1:
+            self.table = self.table[:, skipped_runs:]
+            if self.seconds is not None:
+                self.seconds.steps = self.table
         return clock.steps(self)
 
     def planned_steps(self, client: int, run: int) -> int:
         """Returns the local steps of a run."""
-        if self.local_steps[client] is not None:
-            return int(self.local_steps[client])
-        row: list[int] = self.table[client]  # type: ignore[index]
-        return row[min(run + self.skipped_runs, len(row) - 1)]
+        known: int | None = self.local_steps[client]
+        if known is not None:
+            return known
+        return int(self.table[client, min(run, self.table.shape[1] - 1)])
 
     def in_flight(self) -> int:
         """Returns the number of runs in flight."""
         return self.started - self.ended
-
-    def _end_phase(self, time: float) -> None:
-        """Ends a transfer, or the work between two."""
-        run = self.transport.advance(self.now)  # type: ignore[union-attr]
-        self.now = time
-        if run is not None:
-            self.known[run.run_id] = run
-            heappush(self.flight, run)
 
     def _check_endless(self, waits: bool) -> None:
         """Raises `UserError` if a server step that never comes would take more and more arrivals.
@@ -510,8 +492,8 @@ class Fleet:
 
 
 def _recordings(clock: Any) -> dict[str, np.ndarray]:
-    given = {name: getattr(clock, name) for name in clock.recorded}
-    return {name: np.asarray(table) for name, table in given.items() if table is not None}
+    names = [field.name for field in dataclasses.fields(clock) if field.metadata.get("recording")]
+    return {name: np.asarray(table) for name in names if (table := getattr(clock, name)) is not None}
 
 
 def _restarts(ended: LocalRun | None) -> int:

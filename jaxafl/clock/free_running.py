@@ -9,40 +9,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
-import numpy as np
-
+from jaxafl.clock import rules
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Fleet, LocalRun, Steps
-from jaxafl.clock.options import (
-    check_at_most,
-    check_hours,
-    check_recording,
-    check_weights,
-    draws_by_weight,
-    fail_if,
-    with_samples,
-)
-from jaxafl.clock.rules import (
-    Begins,
-    Bound,
-    Closes,
-    Interval,
-    Selects,
-    after,
-    at_arrival,
-    at_rate,
-    at_step,
-    before_step,
-    by_samples,
-    by_weight,
-    every,
-    refuse,
-    stop,
-    uniformly,
-    wait,
-    within,
-)
+from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, draws_by_weight, fail_if
 from jaxafl.options import Number, UserError, number, recording, static
 
 _STARTS = Delivery.STALE | Delivery.CONTINUOUS
@@ -58,10 +29,10 @@ _ALIKE = {
 class Composition(NamedTuple):
     """The rules of which `free_running` is composed."""
 
-    closes: Closes
-    bound: Bound
-    begins: Begins
-    select: Selects
+    closes: rules.Closes
+    bound: rules.Bound
+    begins: rules.Begins
+    select: rules.Selects
 
 
 class free_running(Clock):
@@ -122,10 +93,10 @@ class free_running(Clock):
     """
 
     concurrency: int | None = static(default=None)
-    closes: Closes | None = dataclasses.field(default=None)
+    closes: rules.Closes | None = dataclasses.field(default=None)
     durations: Duration = dataclasses.field(kw_only=True)
-    bound: Bound | None = dataclasses.field(default=None, kw_only=True)
-    begins: Begins | None = dataclasses.field(default=None, kw_only=True)
+    bound: rules.Bound | None = dataclasses.field(default=None, kw_only=True)
+    begins: rules.Begins | None = dataclasses.field(default=None, kw_only=True)
     buffer: int | None = static(default=None, kw_only=True)
     dispatch: Literal["arrival", "step"] = static(default="arrival", kw_only=True)
     before_step: bool = static(default=False, kw_only=True)
@@ -133,19 +104,19 @@ class free_running(Clock):
     max_staleness: int | Literal["sqrt"] | None = static(default=None, kw_only=True)
     on_bound: Literal["refuse", "stop", "wait"] = static(default="refuse", kw_only=True)
     period: Number | None = number(default=None, kw_only=True, above=0)
-    windows: Interval = static(default="constant", kw_only=True)
+    windows: rules.Interval = static(default="constant", kw_only=True)
     lost: Number | None = number(default=None, kw_only=True, least=0, below=1, per_client=True)
     hours: Duration | None = dataclasses.field(default=None, kw_only=True)
-    select: Literal["uniform", "samples"] | Selects = static(default="uniform", kw_only=True)
+    select: Literal["uniform", "samples"] | rules.Selects = static(default="uniform", kw_only=True)
     weights: Number | None = number(default=None, kw_only=True, least=0, per_client=True)
     rate: Number | None = number(default=None, kw_only=True, above=0)
-    interval: Interval = static(default="poisson", kw_only=True)
+    interval: rules.Interval = static(default="poisson", kw_only=True)
     starts: Recording = recording(default=None)
 
     delivers = ByOptions(_STARTS | Delivery.REPLIES, lambda clock: clock._delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
     takes_all = ByOptions(True, lambda clock: clock.lost is None and clock.composed.bound.takes_all)
-    references = ByOptions((), lambda clock: clock._references)
+    references = ByOptions((), lambda clock: () if clock.composed.bound.takes_all else ("maranjyan2025", "tyurin2023"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,23 +128,23 @@ class free_running(Clock):
         """The rules, from the objects or from the other options."""
         closes, begins, bound, select = self.closes, self.begins, self.bound, self.select
         if closes is None and self.period is not None:
-            closes = every(self.period, self.windows, self.buffer)
+            closes = rules.every(self.period, self.windows, self.buffer)
         if begins is None and self.rate is not None:
-            begins = at_rate(self.rate, self.interval)
+            begins = rules.at_rate(self.rate, self.interval)
         if begins is None and self.dispatch == "step":
-            begins = at_step(self.start_skew)
+            begins = rules.at_step(self.start_skew)
         if bound is None and self.max_staleness is not None:
-            bound = {"refuse": refuse, "stop": stop, "wait": wait}[self.on_bound](self.max_staleness)
+            bound = getattr(rules, self.on_bound)(self.max_staleness)
         if self.hours is not None:
-            select = within(self.hours)
+            select = rules.within(self.hours)
         elif self.weights is not None:
-            select = by_weight(self.weights)
+            select = rules.by_weight(self.weights)
         elif isinstance(select, str):
-            select = by_samples() if select == "samples" else uniformly()
+            select = rules.by_samples() if select == "samples" else rules.uniformly()
         return Composition(
-            closes or after(self.buffer or 1),
-            bound or Bound(),
-            begins or (before_step() if self.before_step else at_arrival()),
+            closes or rules.after(self.buffer or 1),
+            bound or rules.Bound(),
+            begins or (rules.before_step() if self.before_step else rules.at_arrival()),
             select,
         )
 
@@ -187,21 +158,17 @@ class free_running(Clock):
         check_at_most(self.name, "concurrency", self.in_flight(num_clients), num_clients)
         check_weights(self, num_clients, self.in_flight(num_clients), self.rate is not None or self.begins is not None)
         check_recording(self, "starts", (), num_clients - 1)
-        given = {"before_step=True": self.before_step, "start_skew=True": self.start_skew}
-        given |= {"on_bound='stop'": self.on_bound == "stop", "starts": self.starts is not None}
-        given |= {"rate": self.rate is not None, "weights": draws_by_weight(self)}
-        check_hours(self, num_clients, **given)
+        check_hours(self, num_clients)
 
     def _contradictions(self, flying: int) -> list[tuple[bool, str]]:
         """Returns pairs of a predicate and what is wrong if it is true; `flying`: M_c."""
-        rules, at_once = self.composed, self.dispatch == "step"
-        most = rules.closes.arrivals(flying)
-        keeps_up = rules.begins.newest and rules.begins.by_arrival
-        together = isinstance(rules.begins, at_step)
+        composed, at_once = self.composed, self.dispatch == "step"
+        most = composed.closes.arrivals(flying)
+        keeps_up = composed.begins.newest and composed.begins.by_arrival
+        together = isinstance(composed.begins, rules.at_step)
+        beside = composed.bound.stops or not keeps_up or self.starts is not None
         return [
-            (self.period is not None and self.buffer == 1, "with buffer=1 the server steps at every arrival, whatever "
-             "the period is: give buffer=None for steps by time alone, or a larger buffer"),
-            (self.concurrency is None and rules.begins.by_arrival, "concurrency is not given; give concurrency=M_c"),
+            (self.concurrency is None and composed.begins.by_arrival, "concurrency is not given; give concurrency=M_c"),
             (self.before_step and at_once, "before_step=True needs dispatch='arrival', not 'step'"),
             (self.start_skew and not at_once, "start_skew=True needs dispatch='step', not 'arrival'"),
             (self.rate is not None and (at_once or self.before_step), "rate starts clients independently of arrivals; "
@@ -214,12 +181,15 @@ class free_running(Clock):
              f"concurrency={flying} updates arrive before the next step; use a buffer <= concurrency"),
             (together and self._varies(flying), "with period or on_bound='wait' clients restart at their arrival; give "
              "dispatch='arrival', not 'step'"),
-            (rules.bound.waits and Delivery.EMPTY in rules.closes.delivers, "period ends a step at its time, but "
+            (composed.bound.waits and Delivery.EMPTY in composed.closes.delivers, "period ends a step at its time, but "
              "on_bound='wait' waits for late runs: give buffer=M, or on_bound='refuse'"),
-            (rules.bound.stops and not keeps_up, f"on_bound='stop' restarts clients from the newest version, but "
-             f"{rules.begins!r} does not: give on_bound='refuse'"),
-            ((rules.bound.stops or rules.bound.waits) and self.starts is not None, "recorded starts go with "
-             f"on_bound='refuse', not {rules.bound!r}"),
+            (composed.bound.stops and not keeps_up, f"on_bound='stop' restarts clients from the newest version, but "
+             f"{composed.begins!r} does not: give on_bound='refuse'"),
+            ((composed.bound.stops or composed.bound.waits) and self.starts is not None, "recorded starts go with "
+             f"on_bound='refuse', not {composed.bound!r}"),
+            (beside and isinstance(composed.select, rules.within), "hours choose clients, and cannot go with "
+             "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
+            (self.hours is not None and draws_by_weight(self), "give hours, or draws by select or weights, not both"),
         ]  # fmt: skip
 
     def _varies(self, num_clients: int) -> bool:
@@ -228,13 +198,9 @@ class free_running(Clock):
 
     @property
     def _delivers(self) -> Delivery:
-        rules = self.composed
-        replies = not self._varies(1) and rules.begins.by_arrival
-        return _STARTS | rules.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
-
-    @property
-    def _references(self) -> tuple[str, ...]:
-        return () if self.composed.bound.takes_all else ("maranjyan2025", "tyurin2023")
+        composed = self.composed
+        replies = not self._varies(1) and composed.begins.by_arrival
+        return _STARTS | composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
 
     def arrivals(self, num_clients: int) -> int | None:
         return None if self._varies(num_clients) else self.composed.closes.arrivals(num_clients)
@@ -242,19 +208,15 @@ class free_running(Clock):
     def in_flight(self, num_clients: int) -> int:
         return self.concurrency or num_clients
 
-    def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> free_running:
-        return with_samples(super().prepare(counts, size), counts)
-
     def steps(self, fleet: Fleet) -> Steps:
-        rules, flying = self.composed, self.in_flight(fleet.num_clients)
-        everyone = flying == fleet.num_clients and not rules.select.always and rules.begins.by_arrival
+        composed, flying = self.composed, self.in_flight(fleet.num_clients)
+        everyone = flying == fleet.num_clients and not composed.select.always and composed.begins.by_arrival
         if not everyone or self.starts is not None:  # else those restart whose runs have ended
-            choose = rules.select.begin(fleet, flying)
-            fleet.choose = choose if self.starts is None else self._recorded(fleet)
+            fleet.choose = composed.select.begin(fleet, flying) if self.starts is None else self._recorded(fleet)
             fleet.due += [None] * flying
-        closing, begins, bound = rules.closes.begin(fleet), rules.begins.begin(fleet, self), rules.bound
+        closing, begins, bound = composed.closes.begin(fleet), composed.begins.begin(fleet, self), composed.bound
         lost = fleet.losses(self.lost) if self.lost is not None else None
-        alarm = None if type(closing).alarm is Closes.alarm else closing.alarm
+        alarm = None if type(closing).alarm is rules.Closes.alarm else closing.alarm
         taken: list[LocalRun] = []
         for runs in fleet.instants(alarm):
             if not runs:
@@ -273,7 +235,6 @@ class free_running(Clock):
                     begins.drops(fleet, run)
                 else:
                     taken.append(run)
-                    begins.takes(fleet, run)
                 if closing.full(taken) and not bound.must_wait(fleet, runs[place + 1 :]):
                     yield fleet.step(taken)
                     taken = []
@@ -282,11 +243,12 @@ class free_running(Clock):
 
     def _recorded(self, fleet: Fleet) -> Callable[[LocalRun | None], int | None]:
         """Returns the function that chooses the recorded clients."""
+        idle = fleet.idle = {*range(fleet.num_clients)}
 
         def choose(ended: LocalRun | None) -> int:
             client = int(fleet.drawn("starts", fleet.started))
             try:
-                fleet.idle.remove(client)
+                idle.remove(client)
             except KeyError:
                 raise UserError(
                     f"the recorded starts name client {client} at start number {fleet.started}, but this client is busy"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from functools import reduce
 from itertools import accumulate
 from operator import add
@@ -10,118 +10,67 @@ from typing import Any
 
 import numpy as np
 
-_FEW = 4096  # busy clients, up to which a sorted list of them is faster than a tree
+_FEW = 65536  # busy clients, up to which a sorted list of them is faster than a tree
 _WIDTH = 8  # of a tree of weights
 _ROUNDING = 1e-9  # of a day and of the time: without it a client that time has advanced to might still be a bit early
 
 
-def idle_of(num_clients: int, most_busy: int) -> FewBusy | ManyBusy:
-    """Returns N idle clients, of which at most `most_busy` will be busy at once."""
-    return FewBusy() if most_busy <= _FEW else ManyBusy(num_clients)
+def idle_of(num_clients: int, most_busy: int, weights: Any = None) -> FewBusy | Weights:
+    """Returns N idle clients, of which at most `most_busy` will be busy at once, with weights or without."""
+    if weights is None and most_busy <= _FEW:
+        return FewBusy(num_clients)
+    return Weights(1.0 if weights is None else weights, num_clients)
 
 
 class FewBusy:
     """Idle clients as the complement of a sorted list of busy ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_clients: int) -> None:
+        self.num_clients = num_clients
         self.busy: list[int] = []
 
-    def take(self, rank: int) -> int:
-        """Returns the idle client of a rank, from 0 on, which is then busy."""
+    def draw(self, share: float) -> int:
+        """Returns the idle client before which a `share` of the idle ones lies."""
         busy = self.busy
-        low, high = 0, len(busy)
-        while low < high:  # the k-th busy client has busy[k] - k idle ones before it
-            middle = (low + high) >> 1
-            if busy[middle] - middle <= rank:
-                low = middle + 1
-            else:
-                high = middle
-        busy.insert(low, rank + low)
-        return rank + low
+        rank = int(share * (self.num_clients - len(busy)))
+        # the k-th busy client has busy[k] - k idle ones before it
+        return rank + bisect_right(range(len(busy)), rank, key=lambda place: busy[place] - place)
+
+    def take(self, share: float) -> int:
+        """Returns `draw(share)`, which is then busy."""
+        client = self.draw(share)
+        insort(self.busy, client)
+        return client
 
     def remove(self, client: int) -> None:
         """Makes a client busy."""
-        place = bisect_left(self.busy, client)
-        if self.busy[place : place + 1] == [client]:
-            raise KeyError(client)
-        self.busy.insert(place, client)
+        insort(self.busy, client)
 
     def add(self, client: int) -> None:
         """Makes a client idle."""
         del self.busy[bisect_left(self.busy, client)]
 
 
-class ManyBusy:
-    """Idle clients as a Fenwick tree of their numbers."""
-
-    def __init__(self, num_clients: int) -> None:
-        self.size = 1 << (num_clients - 1).bit_length()
-        places = np.arange(self.size + 1)
-        first = places - (places & -places)  # clients before the range of a place
-        self.counts = (np.minimum(places, num_clients) - np.minimum(first, num_clients)).tolist()
-        self.is_idle = [True] * num_clients
-
-    def take(self, rank: int) -> int:
-        """Returns the idle client of a rank, from 0 on, which is then busy."""
-        counts, place, step = self.counts, 0, self.size
-        while step:
-            inside = counts[place + step]
-            if inside <= rank:
-                rank -= inside
-                place += step
-            else:
-                counts[place + step] = inside - 1
-            step >>= 1
-        self.is_idle[place] = False
-        return place
-
-    def remove(self, client: int) -> None:
-        """Makes a client busy."""
-        if not self.is_idle[client]:
-            raise KeyError(client)
-        self._change(client, -1)
-
-    def add(self, client: int) -> None:
-        """Makes a client idle."""
-        self._change(client, 1)
-
-    def _change(self, client: int, by: int) -> None:
-        self.is_idle[client] = by > 0
-        place = client + 1
-        while place <= self.size:
-            self.counts[place] += by
-            place += place & -place
-
-
-class Mask:
-    """Idle clients as a mask, bool [N]."""
-
-    def __init__(self, num_clients: int) -> None:
-        self.mask = np.ones(num_clients, bool)
-
-    def remove(self, client: int) -> None:
-        """Makes a client busy."""
-        if not self.mask[client]:
-            raise KeyError(client)
-        self.mask[client] = False
-
-    def add(self, client: int) -> None:
-        """Makes a client idle."""
-        self.mask[client] = True
-
-
-class Awake(Mask):
+class Awake:
     """Idle clients, of whom only those within their hours can start."""
 
     def __init__(self, hours: Any, num_clients: int, seed: int) -> None:
         """Takes the hours, such as `available(22, 6)`, and the seed of the schedule."""
-        super().__init__(num_clients)
+        self.idle = np.ones(num_clients, bool)
         self.day = float(hours.day)
         self.waits = hours.hours_of(seed, num_clients)
 
+    def remove(self, client: int) -> None:
+        """Makes a client busy."""
+        self.idle[client] = False
+
+    def add(self, client: int) -> None:
+        """Makes a client idle."""
+        self.idle[client] = True
+
     def awake(self, now: float) -> tuple[np.ndarray, float]:
         """Returns the idle clients within their hours, and the first time from now on at which there is one."""
-        waits = np.where(self.mask, self.waits(now), np.inf)
+        waits = np.where(self.idle, self.waits(now), np.inf)
         found = np.flatnonzero(waits <= _ROUNDING * (now + self.day))
         return found, now if len(found) else now + float(waits.min())
 
@@ -154,7 +103,7 @@ class Weights:
     def take(self, share: float) -> int:
         """Returns `draw(share)`, which is then busy."""
         client = self.draw(share)
-        self._weigh(client, 0.0)
+        self.remove(client)
         return client
 
     def remove(self, client: int) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import gc
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,10 @@ import numpy as np
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.options import check_durations
-from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused, replaced
-from jaxafl.device import host_bytes
+from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused
 from jaxafl.device.compilation import check_untraced
 from jaxafl.options import UserError, check_number, check_options, check_whole, shown
 
-_STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
 _FLOATS = ("arrived", "started", "work")
 _TOTALS = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
 
@@ -40,30 +38,6 @@ def schedule(clock: Clock, num_clients: int, local_steps: Any, server_steps: int
     """
     check_whole("schedule", "server_steps", server_steps)
     return Live(clock, num_clients, local_steps, seed).complete(int(server_steps))
-
-
-def recharged(original: Schedule, clock: Clock, planned: np.ndarray, executed: np.ndarray, seed: int) -> Schedule:
-    """Computes a schedule again with the times of the executed local steps; the arrivals stay the same.
-
-    Args:
-        original: schedule of the planned local steps.
-        clock: clock of the schedule, whose `order_free` is True.
-        planned: int [], [N] or [N, R], local steps of runs that did not arrive.
-        executed: int [E], local steps of the arrivals.
-        seed: seed of the schedule.
-    """
-    client, run = original.of_arrivals("client"), original.of_arrivals("run")
-    table = np.reshape(planned, (-1, np.shape(planned)[-1] if np.ndim(planned) > 1 else 1))
-    runs = np.minimum(np.arange(run.max(initial=0) + 1), table.shape[1] - 1)
-    table = np.array(np.broadcast_to(table[:, runs], (original.num_clients, len(runs))))
-    table[client, run] = executed
-    found = schedule(clock, original.num_clients, table, original.server_steps, seed)
-    if not np.array_equal(found.of_arrivals("run_id"), original.of_arrivals("run_id")):
-        raise UserError(
-            f"the clock {clock.name} says that durations do not change who arrives (`order_free`), but who arrives "
-            "depends on the local steps that runs make: say order_free = False in its class"
-        )
-    return found
 
 
 def check_clock(clock: Any, num_clients: int) -> None:
@@ -125,35 +99,29 @@ class Live:
         if self.error is not None:
             raise self.error
         steps: list[ServerStep] = []
-        with _no_collections():
-            try:
-                for _ in range(count):
+        collects = gc.isenabled()
+        gc.disable()  # Python's collector would look through the runs again and again, which have no cycles
+        try:
+            while len(steps) < count and self.error is None:
+                try:
                     steps.append(self.next())
-            except UserError as error:
-                if not (early and steps):
-                    raise
-                self.error = error
+                except UserError as error:
+                    if not (early and steps):
+                        raise
+                    self.error = error
             return self.collect(steps)
+        finally:
+            if collects:
+                gc.enable()
 
     def complete(self, count: int) -> Schedule:
-        """Returns a schedule of `count` server steps with the runs in flight after the last.
-
-        Raises:
-            MemoryError: the schedule does not fit into the memory of the host.
-        """
-        needed, available = count * (_STEP_BYTES + _RUN_BYTES * (self.fleet.size or 1)), host_bytes()
-        if available is not None and needed > available:
-            raise MemoryError(
-                f"a schedule of {count:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
-                f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
-            )
+        """Returns a schedule of `count` server steps with the runs in flight after the last."""
         found, end = self.advance(count), len(self.times)
         flying = [Dropped(run, FLYING, run.arrived) for run in self.fleet.flying()]
         table = _unused(flying, np.full(len(flying), end), self._paused)
-        pause = self.clock.pause
-        table = table._replace(ended=np.array([run.arrived for run, *_ in flying]) + pause * end)
+        table = table._replace(ended=np.array([run.arrived for run, *_ in flying]) + self.clock.pause * end)
         unused = Unused(*map(np.concatenate, zip(found.unused, table, strict=True)))
-        return replaced(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))
+        return dataclasses.replace(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))
 
     def interrupt(self) -> None:
         """Lets a clock that computes in another thread raise at its next event."""
@@ -182,11 +150,9 @@ class Live:
             given = [getattr(one, field) for one in steps]
             if field == "kinds" and of_clients:
                 per_arrival[name] = np.array(given, np.int32)[step - start, per_arrival["client"]]
-            elif any(one is not None for one in given):
+            else:
                 each = ([default] * count if one is None else one for one, count in zip(given, taken, strict=True))
                 per_arrival[name] = np.fromiter(itertools.chain.from_iterable(each), np.int32)
-            else:
-                per_arrival[name] = np.full(len(step), default, np.int32)
         totals = np.array([one.totals for one in steps], np.int32).reshape(count, len(_TOTALS))
         per_step = {"time": times + pause * (number + 1)} | dict(zip(_TOTALS, totals.T, strict=True))
         if of_clients:
@@ -274,15 +240,3 @@ def _unused(dropped: Sequence[Dropped], step: np.ndarray, paused: Any) -> Unused
     columns["started"], columns["ended"] = pair
     reason = np.array([one.reason for one in dropped], "U9")
     return Unused(**columns, step=step.astype(np.int32), reason=reason)
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keeps Python's collector from looking through the runs again and again, which have no cycles."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()

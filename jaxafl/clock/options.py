@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import reads
 from jaxafl.options import UserError
-
-C = TypeVar("C", bound=Any)  # a clock with the options `select` and `weights`
 
 
 def fail_if(owner: str, rules: Sequence[tuple[bool, str]]) -> None:
@@ -39,15 +36,12 @@ def check_durations(clock: str, durations: Any, num_clients: int) -> None:
     if not isinstance(durations, Duration):
         raise TypeError(f"{clock}: durations must be a duration, e.g. jaxafl.clock.uniform(1, 5), got {durations!r}")
     durations.check(num_clients)
-    if durations.transport() is not None and "now" in reads(durations, num_clients):
+    shifts = durations.pause or durations.transport() is not None
+    if shifts and "now" in reads(durations, num_clients):
         raise UserError(
-            f"{clock}: durations={durations!r:.100}: with link(shared=...) a run's work begins after its download, but "
-            "another term depends on the time at which the run starts; expected terms that do not. Give link(up=...)"
-        )
-    if durations.pause and "now" in reads(durations, num_clients):
-        raise ValueError(
-            f"{clock}: durations that depend on the time at which a run starts (as availability of device_trace) need "
-            "to know it, and transfers that stop everyone (mac_network) shift it: give mac_network(freeze=False)"
+            f"{clock}: durations={durations!r:.100}: link(shared=...) and transfers that stop everyone shift the time "
+            "at which the work of a run begins, on which another term depends (as availability of device_trace); "
+            "expected terms that do not: give mac_network(freeze=False), or link(up=...)"
         )
 
 
@@ -64,27 +58,19 @@ def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, 
         return
     table = np.asarray(getattr(clock, name))
     kinds = "iub" if most == 1 else "iu"
-    if table.ndim == 0 or table.shape[1:] != columns or table.size == 0 or table.dtype.kind not in kinds:
+    whole = table.ndim > 0 and table.size > 0 and table.shape[1:] == columns and table.dtype.kind in kinds
+    if not whole or table.min() < 0 or table.max() > most:
+        found = f", from {table.min()} to {table.max()}" if whole else ""
         raise UserError(
-            f"{clock.name}: the recorded {name} are {table.dtype} of shape {table.shape}; expected whole numbers of "
-            f"shape [entry{''.join(f', {size}' for size in columns)}]"
+            f"{clock.name}: the recorded {name} are {table.dtype} of shape {table.shape}{found}; expected whole "
+            f"numbers from 0 to {most} of shape [entry{''.join(f', {size}' for size in columns)}]"
         )
-    if (outside := np.argwhere((table < 0) | (table > most))).size:
-        where = tuple(outside[0])
-        raise UserError(f"{clock.name}: entry {where[0]} of the recorded {name} is {table[where]}; expected 0..{most}")
     ordered = np.sort(table, axis=-1)
     if not repeats and (twice := (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).any():
         raise UserError(
             f"{clock.name}: entry {twice.argmax()} of the recorded {name} names a client twice, who would be busy; "
             "draw with replacement to let a client count twice"
         )
-
-
-def with_samples(clock: C, counts: np.ndarray) -> C:
-    """Returns the clock with the sample counts n_i, int [N], as weights, if it selects by samples."""
-    if clock.weights is not None or "samples" not in str(clock.select):
-        return clock
-    return dataclasses.replace(clock, weights=np.asarray(counts, np.float64), select="uniform")
 
 
 def draws_by_weight(clock: Any) -> bool:
@@ -103,39 +89,26 @@ def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False
     """
     if not draws_by_weight(clock):
         return
-    if drawn >= num_clients and not always:
-        raise UserError(
-            f"{clock.name}: all {num_clients} clients take part, so select and weights have no effect; "
-            "draw fewer clients, or leave them out"
-        )
-    if clock.weights is None:
+    given = clock.weights is not None
+    positive = int(np.count_nonzero(np.broadcast_to(clock.weights, num_clients))) if given else drawn
+    fail_if(clock.name, [
+        (drawn >= num_clients and not always, f"all {num_clients} clients take part, so select and weights have no "
+         "effect; draw fewer clients, or leave them out"),
+        (not given and "samples" in str(clock.select), "select='samples' needs the sample counts of the data; run the "
+         "clock in a Simulation, or give weights=counts"),
+        (given and clock.select != "uniform", f"give weights or select={clock.select!r}, not both"),
+        (positive < drawn, f"only {positive} of {num_clients} clients have a weight above 0, and {drawn} are drawn; "
+         "expected a weight above 0 for at least as many"),
+    ])  # fmt: skip
+
+
+def check_hours(clock: Any, num_clients: int) -> None:
+    """Raises unless `clock.hours` is `None` or an `available`."""
+    if clock.hours is None:
         return
-    if clock.select != "uniform":
-        raise UserError(f"{clock.name}: give weights or select={clock.select!r}, not both")
-    positive = np.count_nonzero(np.broadcast_to(np.asarray(clock.weights), (num_clients,)))
-    if positive < drawn:
+    if not hasattr(clock.hours, "hours_of"):
         raise UserError(
-            f"{clock.name}: only {positive} of {num_clients} clients have a weight above 0, and {drawn} are drawn; "
-            "expected a weight above 0 for at least as many"
+            f"{clock.name}: hours={clock.hours!r:.100} is not a client's hours; expected jaxafl.clock.available(begin, "
+            "end). Other waits are terms of durations"
         )
-
-
-def check_hours(clock: Any, num_clients: int, **others: bool) -> None:
-    """Raises unless `clock.hours` is `None` or an `available`, and goes with the other options of the clock.
-
-    Args:
-        clock: the clock.
-        num_clients: N.
-        **others: option -> True if it is given and contradicts hours.
-    """
-    hours = clock.hours
-    if hours is None:
-        return
-    if not hasattr(hours, "hours_of"):
-        raise UserError(
-            f"{clock.name}: hours={hours!r:.100} is not a client's hours; expected jaxafl.clock.available(begin, end). "
-            "Other waits are terms of durations"
-        )
-    hours.check(num_clients)
-    for name in (name for name, given in others.items() if given):
-        raise UserError(f"{clock.name}: {name} chooses clients, too, and cannot go with hours; leave one of them out")
+    clock.hours.check(num_clients)

@@ -43,7 +43,10 @@ class Mechanism(NamedTuple):
 
 
 class Takings(NamedTuple):
-    """Arrivals that server steps take, as arrays [T, A] without meaning where `mask` is False; `time` is [T]."""
+    """Arrivals that server steps take, as arrays [T, A] without meaning where `mask` is False; `time` is [T].
+
+    A `Schedule` has the same attributes, and may stand in its place.
+    """
 
     client: np.ndarray
     run: np.ndarray
@@ -61,7 +64,7 @@ class Sensitivity(NamedTuple):
 
 
 def privacy_of(
-    takings: Takings, mechanism: Mechanism, noise_multiplier: Any, delta: float, how: How, accountant: Accountant
+    takings: Any, mechanism: Mechanism, noise_multiplier: Any, delta: float, how: How, accountant: Accountant
 ) -> xr.Dataset:
     """Computes ε of every client, and the largest after every server step; see `Schedule.privacy`."""
     z = _noise(mechanism, noise_multiplier, takings.num_clients)
@@ -105,7 +108,7 @@ def privacy_of(
     return xr.Dataset(variables, {"time": times}, settings | said_of_all)
 
 
-def sensitivity_of(takings: Takings, mechanism: Mechanism, z: np.ndarray, how: How = "participation") -> Sensitivity:
+def sensitivity_of(takings: Any, mechanism: Mechanism, z: np.ndarray, how: How = "participation") -> Sensitivity:
     """Computes μ_i² = S_i / z², where S_i depends on where the noise is, and on which noise it is.
 
     At the server, S_i = Σ_t m_it² with the multiplicity m_it of client i in server step t, the number of server steps
@@ -138,7 +141,7 @@ def sensitivity_of(takings: Takings, mechanism: Mechanism, z: np.ndarray, how: H
     return _accumulated(ended, who, squares, z, steps, clients)
 
 
-def largest_epsilon(takings: Takings, mechanism: Mechanism, delta: float) -> np.ndarray:
+def largest_epsilon(takings: Any, mechanism: Mechanism, delta: float) -> np.ndarray:
     """Computes the largest ε of a client after every server step, float [T], with the noise of a simulation."""
     return privacy_of(takings, mechanism, None, delta, "participation", "tight")["max_epsilon"].values
 
@@ -168,7 +171,7 @@ def _epsilon(squares: np.ndarray, delta: float, accountant: Accountant) -> np.nd
     ]
 
 
-def _sampled(takings: Takings, z: float, delta: float, accountant: Accountant) -> np.ndarray:
+def _sampled(takings: Any, z: float, delta: float, accountant: Accountant) -> np.ndarray:
     """Returns ε after every server step if each takes a Poisson sample of its number of updates over N, float [T]."""
     size = np.where(takings.mask, takings.multiplicity, 0).sum(axis=1)
     shares, place = np.unique(np.minimum(size / takings.num_clients, 1.0), return_inverse=True)

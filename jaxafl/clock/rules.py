@@ -17,7 +17,7 @@ from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
 from jaxafl.clock.idle import Awake, Weights, idle_of
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, Part, UserError, number, static
+from jaxafl.options import Number, Part, number, static
 
 Interval: TypeAlias = Literal["constant", "poisson"]
 _STARTS = Delivery.STALE | Delivery.CONTINUOUS
@@ -93,40 +93,38 @@ class every(Closes):
         return _Windows(self, draws.stream(fleet.seed, Purpose.WINDOW))
 
 
-class _Windows:
+class Times:
+    """Times that are one interval apart, the first of them after one interval."""
+
+    def __init__(self, interval: Interval, key: draws.Words, seconds: Callable[[float], float]) -> None:
+        """Takes the key of the stream, and the function (number of mean intervals) -> seconds."""
+        self.time, self.index, self.constant, self.seconds = 0.0, 0, interval == "constant", seconds
+        self.gaps = draws.shares(key, draws.exponential)
+        self.advance()
+
+    def advance(self) -> None:
+        """Moves on to the next time."""
+        if self.constant:  # a sum of intervals would collect rounding
+            self.time = self.seconds(self.index + 1)
+        else:
+            self.time += self.seconds(self.gaps(self.index))
+        self.index += 1
+
+
+class _Windows(Times):
     """The windows of `every` in one schedule."""
 
     def __init__(self, rule: every, key: draws.Words) -> None:
-        self.most = math.inf if rule.buffer is None else rule.buffer
-        self.times = Times(rule.windows, key, period=float(rule.period))
+        period, self.most = float(rule.period), math.inf if rule.buffer is None else rule.buffer
+        super().__init__(rule.windows, key, lambda many: many * period)
 
     def full(self, taken: Sequence[LocalRun]) -> bool:
         return len(taken) >= self.most
 
     def alarm(self) -> float:
-        return self.times.time
+        return self.time
 
-    def rings(self) -> None:
-        self.times.advance()
-
-
-class Times:
-    """Times at a rate or one period apart, the first of them after one interval."""
-
-    def __init__(
-        self, interval: Interval, key: draws.Words, *, rate: float | None = None, period: float | None = None
-    ) -> None:
-        self.time, self.index, self.constant = 0.0, 0, interval == "constant"
-        self.gaps = draws.Shares(key, draws.exponential)
-        self.rate, self.period = rate, period
-        self.advance()
-
-    def advance(self) -> None:
-        """Moves on to the next time."""
-        many = self.index + 1 if self.constant else self.gaps[self.index]  # a sum of intervals would collect rounding
-        seconds = many * self.period if self.period is not None else many / self.rate  # type: ignore[operator]
-        self.time = seconds if self.constant else self.time + seconds
-        self.index += 1
+    rings = Times.advance
 
 
 # ---- how stale an update may be
@@ -229,9 +227,6 @@ class Begins(Part):
     def arrives(self, fleet: Fleet, run: LocalRun) -> None:
         """Is called for an arriving run before the server decides on its update."""
 
-    def takes(self, fleet: Fleet, run: LocalRun) -> None:
-        """Is called once the server has taken an update."""
-
     def drops(self, fleet: Fleet, run: LocalRun) -> None:
         """Is called once the server has discarded an update, or its upload has failed."""
 
@@ -269,27 +264,13 @@ class at_step(Begins):
         if self.skew:
             size, fleet.keeps = clock.composed.closes.arrivals(fleet.num_clients) or 1, 1
             fleet.origin = lambda left: (max(fleet.version - (left % size > 0), 0), fleet.version)
-        return _Held()
-
-
-class _Held(at_arrival):
-    """The ended runs of one schedule whose places wait for the server step."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "held", [])
-
-    held: ClassVar[list[LocalRun]]
-
-    def takes(self, fleet: Fleet, run: LocalRun) -> None:
-        self.held.append(run)
+        return self
 
     def drops(self, fleet: Fleet, run: LocalRun) -> None:
         fleet.due.append(run)
 
     def steps(self, fleet: Fleet) -> None:
-        fleet.due += self.held
-        self.held.clear()
+        fleet.due += fleet.taken
 
 
 class at_rate(Begins):
@@ -317,8 +298,8 @@ class _Openings(Times):
     """The starts of `at_rate` in one schedule."""
 
     def __init__(self, fleet: Fleet, rule: at_rate, most: int) -> None:
-        self.fleet, self.most = fleet, most
-        super().__init__(rule.interval, draws.stream(fleet.seed, Purpose.OPENING), rate=float(rule.rate))
+        self.fleet, self.most, rate = fleet, most, float(rule.rate)
+        super().__init__(rule.interval, draws.stream(fleet.seed, Purpose.OPENING), lambda many: many / rate)
 
     def begin(self, first: float) -> None:
         """Starts a client, or skips the start; `first`: time of the next arrival or alarm."""
@@ -352,8 +333,7 @@ class Selects(Part):
         It sets `fleet.idle`, which is told who is idle again.
         """
         idle = fleet.idle = idle_of(fleet.num_clients, most_busy)
-        shares, everyone, take = fleet.shares, fleet.num_clients, idle.take
-        return lambda ended: take(int(shares[fleet.started] * (everyone - fleet.started + fleet.ended)))
+        return lambda ended: idle.take(fleet.share(fleet.started))
 
 
 class uniformly(Selects):
@@ -371,17 +351,11 @@ class by_weight(Selects):
 
     def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
         idle = fleet.idle = Weights(self.weights, fleet.num_clients)
-        return lambda ended: idle.take(fleet.shares[fleet.started])
+        return lambda ended: idle.take(fleet.share(fleet.started))
 
 
 class by_samples(Selects):
     """Draws an idle client with a probability proportional to its number of samples n_i."""
-
-    def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
-        raise UserError(
-            f"{fleet.clock.name}: select='samples' needs the sample counts of the data; run the clock in a Simulation, "
-            "or give weights=counts"
-        )
 
 
 class within(Selects):
@@ -404,7 +378,7 @@ class within(Selects):
             wakes.time = NEVER if len(found) else time
             if not len(found):
                 return None
-            client = int(found[int(fleet.shares[fleet.started] * len(found))])
+            client = int(found[int(fleet.share(fleet.started) * len(found))])
             idle.remove(client)
             return client
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.fleet import LocalRun
-from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
+from jaxafl.clock.privacy import Accountant, How, Mechanism, privacy_of
 from jaxafl.options import Summarised, UserError
 
 if TYPE_CHECKING:
@@ -116,11 +116,10 @@ class Schedule(Summarised):
 
     def __getattr__(self, name: str) -> np.ndarray:
         """Returns a column of server steps [T], or of arrivals as a table [T, A]."""
-        columns = vars(self).get("per_step", {})
-        if name in columns:
-            return columns[name]
+        if name in vars(self).get("per_step", ()):
+            return self.per_step[name]
         if name in vars(self).get("per_arrival", ()):
-            return self.table(name)
+            return vars(self).setdefault(name, self.table(name))  # which is found there from now on
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def summary(self) -> dict[str, Any]:
@@ -160,35 +159,26 @@ class Schedule(Summarised):
 
     def table(self, name: str) -> np.ndarray:
         """Returns a column of arrivals as an array [T, A], with zeros for padding."""
-        known = self._tables
-        if name not in known:
-            values = self.per_arrival[name]
-            known[name] = np.zeros((self.server_steps, self.mask.shape[1]), values.dtype)
-            known[name][self.mask] = values
-            if self.by_client and name == "client":
-                known[name][:] = np.arange(self.num_clients)
-        return known[name]
+        found = np.zeros(self.mask.shape, self.per_arrival[name].dtype)
+        found[self.mask] = self.per_arrival[name]
+        if self.by_client and name == "client":
+            found[:] = np.arange(self.num_clients)
+        return found
 
-    @property
+    @functools.cached_property
     def mask(self) -> np.ndarray:
         """True for arrivals, bool [T, A]."""
-        known = self._tables
-        if "mask" not in known:
-            width = self.num_clients if self.by_client else int(self.taken.max(initial=0))
-            mask = np.arange(width) < self.taken[:, None]
-            if self.by_client:
-                mask[:] = False
-                mask[np.repeat(np.arange(self.server_steps), self.taken), self.per_arrival["client"]] = True
-            known["mask"] = mask
-        return known["mask"]
+        if not self.by_client:
+            return np.arange(self.taken.max(initial=0)) < self.taken[:, None]
+        mask = np.zeros((self.server_steps, self.num_clients), bool)
+        mask[np.repeat(np.arange(self.server_steps), self.taken), self.per_arrival["client"]] = True
+        return mask
 
-    @property
+    @functools.cached_property
     def staleness(self) -> np.ndarray:
         """Staleness τ = t - s of the updates, int32 [T, A]: versions since their reference; -1 for padding."""
-        if "staleness" not in self._tables:
-            steps = self.start + np.arange(self.server_steps, dtype=np.int32)[:, None]
-            self._tables["staleness"] = np.where(self.mask, steps - self.reference, np.int32(-1))
-        return self._tables["staleness"]
+        steps = self.start + np.arange(self.server_steps, dtype=np.int32)[:, None]
+        return np.where(self.mask, steps - self.reference, np.int32(-1))
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
@@ -196,10 +186,6 @@ class Schedule(Summarised):
         return {
             name: one for name, one in (self.per_step | self.per_arrival).items() if name not in PER_STEP + PER_ARRIVAL
         }
-
-    @functools.cached_property
-    def _tables(self) -> dict[str, np.ndarray]:
-        return {}
 
     def under_way(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns client and start of the runs in flight after the last server step, int and float64 [F].
@@ -257,12 +243,7 @@ class Schedule(Summarised):
             raise UserError("privacy: this is a part of a schedule; expected one from the first server step on")
         drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
         mechanism = self.mechanism() if self.mechanism else Mechanism(drawn=drawn)
-        return privacy_of(self.takings, mechanism, noise_multiplier, delta, how, accountant)
-
-    @property
-    def takings(self) -> Takings:
-        """The arrivals that server steps take."""
-        return Takings(self.client, self.run, self.multiplicity, self.mask, self.time, self.num_clients)
+        return privacy_of(self, mechanism, noise_multiplier, delta, how, accountant)
 
     def statistics(self) -> dict[str, float]:
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
@@ -286,11 +267,6 @@ class Schedule(Summarised):
         return {name: float(value) for name, value in quantities.items()}
 
 
-def first_steps(schedule: Schedule, count: int) -> Schedule:
-    """Returns the first `count` server steps of a schedule; the schedule itself if there are no more."""
-    return schedule if count == schedule.server_steps else _within(schedule, 0, count)
-
-
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
     """Returns the server steps start .. stop - 1 of a schedule; `held` are the versions that later steps need."""
     if (start, stop) == (schedule.start, schedule.start + schedule.server_steps):
@@ -301,7 +277,7 @@ def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
         tables = (later.per_arrival, later.unused._asdict())
         read = [table[name] for table in tables for name in ("version", "reference")]
         held = tuple(version for version in np.unique([*held, *np.concatenate(read)]).tolist() if version <= stop)
-    return replaced(_within(schedule, begin, end), held=held, start=start)
+    return dataclasses.replace(_within(schedule, begin, end), held=held, start=start)
 
 
 def joined(schedules: Sequence[Schedule]) -> Schedule:
@@ -313,15 +289,12 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
         parts = [getattr(one, name) for one in schedules]
         return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
-    several = {name: columns(name) for name in ("per_step", "per_arrival")}
+    several: dict[str, Any] = {name: columns(name) for name in ("per_step", "per_arrival")}
     unused = Unused(*map(np.concatenate, zip(*(one.unused for one in schedules), strict=True)))
     taken = np.concatenate([one.taken for one in schedules])
-    return replaced(schedules[0], **several, taken=taken, unused=unused, held=schedules[-1].held, source=None)
-
-
-def replaced(schedule: Schedule, **changes: Any) -> Schedule:
-    """Returns a schedule with other fields."""
-    return dataclasses.replace(schedule, **changes)
+    return dataclasses.replace(
+        schedules[0], **several, taken=taken, unused=unused, held=schedules[-1].held, source=None
+    )
 
 
 def _within(schedule: Schedule, begin: int, end: int | None) -> Schedule:
@@ -330,12 +303,11 @@ def _within(schedule: Schedule, begin: int, end: int | None) -> Schedule:
     ends = np.concatenate([[0], np.cumsum(schedule.taken)])
     runs, steps = slice(ends[begin], ends[end]), slice(begin, end)
     step = schedule.unused.step - schedule.start
-    return replaced(
+    return dataclasses.replace(
         schedule,
         taken=schedule.taken[steps],
         per_step={name: one[steps] for name, one in schedule.per_step.items()},
         per_arrival={name: one[runs] for name, one in schedule.per_arrival.items()},
         unused=schedule.unused.where((step >= begin) & (step < end)),
-        start=schedule.start,
         source=None,
     )

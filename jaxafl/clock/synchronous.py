@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -14,18 +13,10 @@ from jaxafl.clock import draws
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration, constant
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.clock.idle import Awake, Weights, idle_of
-from jaxafl.clock.options import (
-    check_at_most,
-    check_hours,
-    check_recording,
-    check_weights,
-    draws_by_weight,
-    fail_if,
-    with_samples,
-)
+from jaxafl.clock.idle import Awake, idle_of
+from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, draws_by_weight, fail_if
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, UserError, number, recording, static
+from jaxafl.options import Number, number, recording, static
 
 _ROUNDING = 1e-9  # 0.07 · 100 is above 7 in floating point
 
@@ -42,17 +33,11 @@ def drawn_clients(fleet: Fleet, round: int, size: int, *, replacement: bool = Fa
     """
 
     def draw() -> list[int]:
-        everyone = fleet.num_clients
         shares = [fleet.share(round * size + place) for place in range(size)]
-        if weights is not None:
-            tree = Weights(weights, everyone)
-            return [tree.draw(share) if replacement else tree.take(share) for share in shares]
-        if replacement:
-            return [int(share * everyone) for share in shares]
-        if size == everyone:
-            return list(range(everyone))
-        idle = idle_of(everyone, size)
-        return [idle.take(int(share * (everyone - place))) for place, share in enumerate(shares)]
+        if size == fleet.num_clients and weights is None and not replacement:
+            return list(range(size))
+        idle = idle_of(fleet.num_clients, size, weights)
+        return [idle.draw(share) if replacement else idle.take(share) for share in shares]
 
     return fleet.drawn("sets", round, draw)
 
@@ -107,21 +92,20 @@ class synchronous(Clock):
              "give deadline or deadline_quantile, not both"),
             (self.cohort is None and self.replacement, "replacement=True draws a cohort of a given size, and "
              f"cohort=None: give cohort=n, e.g. {num_clients}, the number of clients"),
+            (self.hours is not None and (self.sets is not None or draws_by_weight(self)),
+             "hours choose clients, and cannot go with sets, select or weights: leave one of them out"),
         ]  # fmt: skip
         fail_if(self.name, rules)
         size = self.in_flight(num_clients)
         check_recording(self, "sets", (size,), num_clients - 1, repeats=self.replacement)
         check_weights(self, num_clients, 1 if self.replacement else size)
-        check_hours(self, num_clients, sets=self.sets is not None, weights=draws_by_weight(self))
+        check_hours(self, num_clients)
 
     @property
     def varies(self) -> bool:
         """True if a round may end without all of its runs, or begin with fewer."""
         given = (self.deadline, self.deadline_quantile, self.lost, self.hours)
         return self.extra > 0 or any(one is not None for one in given)
-
-    def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> synchronous:
-        return with_samples(super().prepare(counts, size), counts)
 
     def arrivals(self, num_clients: int) -> int | None:
         return None if self.varies or self.replacement else self.in_flight(num_clients)
@@ -136,7 +120,7 @@ class synchronous(Clock):
         gone: set[int] = set()
         while True:
             if awake is None:
-                drawn = drawn_clients(fleet, round, size, replacement=self.replacement, weights=self._weights(fleet))
+                drawn = drawn_clients(fleet, round, size, replacement=self.replacement, weights=self.weights)
             else:
                 drawn = self._awake(fleet, awake, round, size)
             cohort, round = Counter(sorted(drawn)), round + 1
@@ -158,14 +142,6 @@ class synchronous(Clock):
             elif len(gone) == fleet.num_clients or fleet.now == NEVER:
                 fleet.now = begun
                 fleet.gone()
-
-    def _weights(self, fleet: Fleet) -> Any:
-        if self.select == "samples" and self.weights is None:
-            raise UserError(
-                f"{self.name}: select='samples' needs the sample counts of the data; run the clock in a Simulation, or "
-                "give weights=counts"
-            )
-        return self.weights
 
     def _end(self, now: float, runs: list[LocalRun], first: list[LocalRun], needed: int) -> float:
         """Returns the time at which a round ends, if an update has arrived by then.

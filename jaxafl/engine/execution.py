@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.live import schedule as schedule_of
-from jaxafl.clock.schedule import cut, first_steps
+from jaxafl.clock.schedule import cut
 from jaxafl.device import compiled, on_device, on_exhaustion, on_host
 from jaxafl.device.buffers import expand
 from jaxafl.engine.check import check_fit
@@ -211,7 +211,7 @@ class Execution:
         ended = []
         for index, length in enumerate(lengths):
             info: Any = {name: values[index, :length] for name, values in records.info.items()}
-            made = first_steps(self._charged(index, [info]), length)
+            made = cut(self._charged(index, [info]), 0, length)
             info = _narrow(info, made)
             for name, values in self.first.items():
                 info[name] = np.concatenate([values[index][None], info[name]])

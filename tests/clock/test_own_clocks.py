@@ -12,8 +12,7 @@ import pytest
 
 from jaxafl import clock as c
 from jaxafl.clock import Delivery, Fleet, Live
-from jaxafl.clock.live import recharged
-from jaxafl.clock.schedule import cut, first_steps, joined
+from jaxafl.clock.schedule import cut, joined
 from jaxafl.options import Number, number, static
 
 CLIENTS = 5
@@ -130,26 +129,16 @@ def test_what_a_clock_does_not_declare_is_found() -> None:
     with pytest.raises(ValueError, match=r"undeclared makes no schedule.*version=.*Delivery.STALE"):
         c.schedule(undeclared(durations=c.constant(np.arange(1.0, 6.0))), CLIENTS, 1, 9)
 
-    class never_orders(half):
-        """Says that durations do not change who arrives."""
 
-        order_free = True
+def test_a_clock_without_a_generator_is_shown_one() -> None:
+    class earlier(c.Clock):
+        """Of the traced kind."""
 
-    made = never_orders(durations=c.uniform(1, 2, per="step"))
-    plan = c.schedule(made, CLIENTS, 4, 9)
-    executed = np.where(np.arange(len(plan.of_arrivals("run"))) % 2, 1, 4)
-    with pytest.raises(ValueError, match="order_free = False"):
-        recharged(plan, made, np.asarray(4), executed, 0)
+        def next(self, state: Any, workload: Any) -> Any:
+            return state, None
 
-
-def test_a_clock_of_earlier_kind_is_shown_a_generator() -> None:
-    with pytest.raises(ValueError, match=r"(?s)defines `next`.*def steps\(self, fleet\)"):
-
-        class earlier(c.Clock):
-            """Of the traced kind."""
-
-            def next(self, state: Any, workload: Any) -> Any:
-                return state, None
+    with pytest.raises(NotImplementedError, match=r"the clock earlier .* steps\(fleet\).*yield fleet\.step"):
+        c.schedule(earlier(), CLIENTS, 1, 2)
 
 
 class endless(c.Clock):
@@ -293,7 +282,7 @@ def test_parts_of_a_schedule_are_those_of_the_whole(made: c.Clock) -> None:
     pieces = [live.advance(count) for count in (1, 25, 34)]
     assert_equal(joined(pieces), whole)
     assert_equal(joined([cut(whole, 0, 20), cut(whole, 20, 60)]), whole)
-    assert_equal(first_steps(c.schedule(made, CLIENTS, 1, 80, 2), 60), whole)
+    assert_equal(cut(c.schedule(made, CLIENTS, 1, 80, 2), 0, 60), whole)
     for piece in pieces[:2]:
         end = piece.start + piece.server_steps
         later = cut(whole, end, 60)

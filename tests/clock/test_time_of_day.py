@@ -51,4 +51,4 @@ def test_a_duration_that_reads_an_unknown_field_raises() -> None:
 
     with pytest.raises(AttributeError) as caught:
         run_clock(afl.clock.synchronous(durations=of_version()), 2, 1, 2)
-    assert any("of the duration of_version" in note and "local_steps" in note for note in caught.value.__notes__)
+    assert any("`draw` of the duration of_version" in note for note in caught.value.__notes__)

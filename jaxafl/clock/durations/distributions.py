@@ -8,7 +8,7 @@ import numpy as np
 from jax.scipy.special import ndtri
 
 from jaxafl.clock.durations.duration import Distribution, Per
-from jaxafl.options import Number, number, static
+from jaxafl.options import Number, check_number, number, static
 
 Array = jax.Array
 
@@ -28,13 +28,7 @@ class uniform(Distribution):
     per: Per = static(default="run")
 
     def check(self, num_clients: int) -> None:
-        low, high = np.broadcast_arrays(np.asarray(self.low), np.asarray(self.high))
-        broken = np.flatnonzero(high < low)
-        if broken.size:
-            client = broken[0]
-            whose = f" (client {client}, the first of {broken.size})" if low.ndim else ""
-            got = f"low={low.flat[client]:.10g}, high={high.flat[client]:.10g}"
-            raise ValueError(f"uniform: 0 <= low <= high is needed, got {got}{whose}")
+        check_number(self.name, "high - low", np.subtract(self.high, self.low), least=0, per_client=True)
 
     def quantile(self, u: Array) -> Array:
         return u * (self.high - self.low) + self.low

@@ -19,7 +19,7 @@ from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads, stream_keys, 
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import per_client, per_run, seed_key
 from jaxafl.device.keys import uniform as uniform_from_bits
-from jaxafl.options import Number, Part, UserError, as_numbers, number, shown, static
+from jaxafl.options import Number, Part, UserError, as_numbers, number, static
 
 Array = jax.Array
 Per: TypeAlias = Literal["client", "run", "step"]
@@ -290,12 +290,6 @@ def _in_float64(duration: D, change: Callable[[Array], Array]) -> D:
 def _as_duration(value: Any) -> Duration:
     if isinstance(value, Duration):
         return value
-    try:
-        if not isinstance(value, jax.Array):  # a traced array cannot be checked
-            as_numbers("constant", "value", value)
-    except TypeError:
-        raise TypeError(
-            "a duration is added to, or multiplied by, a duration, a number or one number per client, "
-            f"got {shown(value)}"
-        ) from None
+    if not isinstance(value, jax.Array):  # a traced array cannot be checked
+        as_numbers("a duration", "the other term", value)
     return constant(value)

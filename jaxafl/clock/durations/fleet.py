@@ -30,8 +30,6 @@ class stragglers(Duration):
     factor: Number = number(default=10.0, least=0)
     clients: Sequence[int] | None = static(default=None)
 
-    terms = 1
-
     def __post_init__(self) -> None:
         if self.clients is not None:
             listed = np.ravel(as_numbers("stragglers", "clients", self.clients))
@@ -76,7 +74,7 @@ class available(Duration):
     zones: int = static(default=1)
     day: Number = number(default=86400.0, above=0)
 
-    terms = 1
+    waits = True
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> tuple[Array, Array, Array]:
         drawn = below(per_client(keys[0], jnp.arange(num_clients, dtype=jnp.int32))[0], jnp.uint32(self.zones))
@@ -85,10 +83,6 @@ class available(Duration):
         )
         length = (end - begin) % 24
         return begin, jnp.where(length == 0, 24.0, length), drawn * (24 / self.zones)  # 0 to 24 is the day, too
-
-    @property
-    def waits(self) -> bool:
-        return True
 
     def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
         """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""

@@ -45,8 +45,7 @@ def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
     """Returns a clock or duration with its durations for runs that send `size()` bytes, up and down."""
     parts = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}  # type: ignore[arg-type]
     own = {name: old for name, old in parts.items() if hasattr(old, "prepare_size") and not isinstance(old, type)}
-    changes = {name: old.prepare_size(size) for name, old in own.items()}
-    changes = {name: new for name, new in changes.items() if new is not parts[name]}
+    changes = {name: new for name, old in own.items() if (new := old.prepare_size(size)) is not old}
     return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
 
 
@@ -57,12 +56,8 @@ def worked(time: Array) -> Draw:
 
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
-    try:
-        with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
-            drawn = duration.draw(prepared, run)
-    except AttributeError as error:
-        error.add_note(f"of the duration {duration.name}: a run has {', '.join(Run._fields)}")
-        raise
+    with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
+        drawn = duration.draw(prepared, run)
     if not isinstance(drawn, Draw) or any(jnp.shape(part) != jnp.shape(run.client) for part in drawn):
         raise UserError(
             f"the duration {duration.name}: draw(prepared, run) must return jaxafl.clock.Draw(work, hang), two numbers "

@@ -56,13 +56,11 @@ class sessions(Duration):
     groups: int | None = static(default=None, kw_only=True)
     count: int = static(default=64, kw_only=True)
 
+    waits = True
+
     @property
     def terms(self) -> int:
         return sum(one.terms for one in self._parts()) + 1
-
-    @property
-    def waits(self) -> bool:
-        return True
 
     def _parts(self) -> tuple[Duration, Duration, Duration]:
         return self.durations, self.on, self.off

@@ -24,15 +24,14 @@ class Sharing:
         self.number, self.bytes, self.since = 0, 0.0, 0.0  # n, and V at the time of the last change of n
         self.transfers: list[tuple[float, int, int, int]] = []  # heap of V at the end, client, end, run_id
         self.works: list[tuple[float, int, int]] = []  # heap of time at the end, client, run_id
-        self.runs: dict[int, LocalRun] = {}  # in flight, by run_id
-        self.seconds: dict[int, float] = {}  # of their work
+        self.runs: dict[int, tuple[LocalRun, float]] = {}  # in flight with the seconds of their work, by run_id
         self.under_way: set[int] = set()  # run_ids of transfers
 
     def begin(self, now: float, run: LocalRun, seconds: float) -> LocalRun:
         """Begins the download of a run that works for some seconds, and returns the run, whose end is not known."""
         self._serve(now)
         run = run._replace(arrived=NEVER if seconds == NEVER else math.nan)
-        self.runs[run.run_id], self.seconds[run.run_id] = run, seconds
+        self.runs[run.run_id] = run, seconds
         self._transfer(run, self.down, _DOWN)
         return run
 
@@ -50,16 +49,15 @@ class Sharing:
         if self.works and self.works[0][0] < end:
             time, _, run_id = heappop(self.works)
             self._serve(time)
-            self._transfer(self.runs[run_id], self.up, _UP)
+            self._transfer(self.runs[run_id][0], self.up, _UP)
             return None
         due, client, which, run_id = heappop(self.transfers)
         self._serve(end)
         self.bytes, self.number = due, self.number - 1  # without rounding
         self.under_way.discard(run_id)
-        seconds = self.seconds[run_id]
         if which == _UP:
-            return self._ended(run_id)._replace(arrived=end)
-        if seconds < NEVER:
+            return self.runs.pop(run_id)[0]._replace(arrived=end)
+        if (seconds := self.runs[run_id][1]) < NEVER:
             heappush(self.works, (end + seconds, client, run_id))
         return None
 
@@ -69,7 +67,7 @@ class Sharing:
             self._serve(now)
             self.number -= 1
             self.under_way.discard(run.run_id)
-        self._ended(run.run_id)
+        del self.runs[run.run_id]
 
     def together(self, seconds: list[float]) -> list[float]:
         """Returns the seconds until the arrivals of runs that begin at one instant, while there are no others.
@@ -115,7 +113,3 @@ class Sharing:
         if self.number:
             self.bytes += (now - self.since) * self.speed / self.number
         self.since = now
-
-    def _ended(self, run_id: int) -> LocalRun:
-        del self.seconds[run_id]
-        return self.runs.pop(run_id)

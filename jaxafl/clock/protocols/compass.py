@@ -9,7 +9,7 @@ from typing import ClassVar
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.options import Number, UserError, number, static
+from jaxafl.options import Number, number, static
 
 _ROUNDING = 1 + 1e-9  # 60 s at 2.4 s per step are 25 steps, and an arrival at T_max counts
 
@@ -73,7 +73,7 @@ class compass(Clock):
 
     def steps(self, fleet: Fleet) -> Steps:
         groups = _Groups(self, fleet)
-        for runs in fleet.instants(groups.alarm):
+        for runs in fleet.instants(lambda: groups.first().latest):
             for run in runs:
                 groups.measure(run)
                 group = groups.of[run.client]
@@ -109,21 +109,13 @@ class _Groups:
         fleet.reply(dict.fromkeys(range(fleet.num_clients), clock.max_steps))
 
     def first(self) -> _Group:
-        """Returns the group in which a client waits whose T_max comes first."""
-        return min((group for group in self.groups if group.waiting), key=lambda group: group.latest)
-
-    def alarm(self) -> float:
-        """Returns the earliest T_max of a group in which a client waits."""
-        return min((group.latest for group in self.groups if group.waiting), default=NEVER)
+        """Returns the group in which a client waits whose T_max comes first; one that never comes if there is none."""
+        waiting = (group for group in self.groups if group.waiting)
+        return min(waiting, key=lambda group: group.latest, default=_Group(NEVER, NEVER))
 
     def measure(self, run: LocalRun) -> None:
         """Updates the measured speed of a client that arrives."""
         now, before = self.fleet.now, self.speed[run.client]
-        if now == run.started:
-            raise UserError(
-                f"run {run.run} of client {run.client} (start number {run.run_id}) takes no time; give durations above "
-                "0"
-            )
         speed = (now - run.started) / run.local_steps
         self.speed[run.client] = before + float(self.clock.momentum) * (speed - before) if before else speed
 

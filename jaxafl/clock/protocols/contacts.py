@@ -113,12 +113,11 @@ class interrupting(Clock):
         return self.contacted
 
     def steps(self, fleet: Fleet) -> Steps:
-        drawn = [draws.Seconds(self.durations, fleet.num_clients, steps, fleet.seed) for steps in (0, 1)]
         current = [fleet.start(client, timed=False) for client in range(fleet.num_clients)]
         while True:
             now = (fleet.version + 1) * float(self.period)
             contacted = sorted(drawn_clients(fleet, fleet.version, self.contacted))
-            lasting = [_lasting(fleet, current[client], drawn) for client in contacted]
+            lasting = [_lasting(fleet, current[client]) for client in contacted]
             taken = [_contact(current[client], now, *one) for client, one in zip(contacted, lasting, strict=True)]
             complete = [latency + per_step * current[client].local_steps for client, (latency, per_step) in
                         zip(contacted, lasting, strict=True) if per_step < NEVER]  # fmt: skip
@@ -129,12 +128,12 @@ class interrupting(Clock):
             yield fleet.recounted(step)
 
 
-def _lasting(fleet: Fleet, run: LocalRun, drawn: list[draws.Seconds]) -> tuple[float, float]:
+def _lasting(fleet: Fleet, run: LocalRun) -> tuple[float, float]:
     """Returns the seconds of a run before its first local step, and per local step."""
-    latency, first = (one.of(run.client, run.run, run.started, fleet.longest)[0] for one in drawn)
+    latency, first = fleet.seconds.of_steps(run.client, run.run, run.started, fleet.longest)  # type: ignore[union-attr]
     if first == NEVER:  # the run completes no step
         return 0.0, NEVER
-    return fleet.valid(run, latency), fleet.valid(run, first - latency)
+    return fleet.valid(latency, *run[1:4]), fleet.valid(first - latency, *run[1:4])
 
 
 def _contact(run: LocalRun, now: float, latency: float, per_step: float) -> LocalRun:

@@ -11,6 +11,7 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Weights
+from jaxafl.clock.options import check_at_most
 from jaxafl.options import Number, UserError, number, static
 
 
@@ -35,11 +36,7 @@ class every_buffer(Clock):
     takes_all: ClassVar[bool] = True
 
     def check(self, num_clients: int) -> None:
-        if self.buffers > num_clients:
-            raise UserError(
-                f"every_buffer: buffers={self.buffers} exceeds the {num_clients} clients, so that some stay empty; "
-                f"expected at most {num_clients}"
-            )
+        check_at_most(self.name, "buffers", self.buffers, num_clients)
 
     def steps(self, fleet: Fleet) -> Steps:
         taken: list[LocalRun] = []

@@ -16,7 +16,7 @@ from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.options import check_at_most, check_recording
 from jaxafl.clock.synchronous import drawn_clients
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, UserError, number, recording, static
+from jaxafl.options import Number, number, recording, static
 
 PICKED, UNDRAFTED, RESYNCHRONISED = 0, 1, 2
 """Kinds of `semi_async`: `PICKED` or `UNDRAFTED`, plus `RESYNCHRONISED` for clients that were deprecated."""
@@ -118,11 +118,6 @@ class sampled(Clock):
         awaited = self._drawn(fleet)
         for runs in fleet.instants():
             for run in runs:
-                if run.arrived == run.started:
-                    raise UserError(
-                        f"run {run.run} of client {run.client} (start number {run.run_id}) takes no time; give "
-                        "durations above 0"
-                    )
                 full = run.client in sent
                 if full:
                     fleet.discard(run if self.send_buffer == "hold" else sent[run.client], "late")
@@ -134,13 +129,6 @@ class sampled(Clock):
             idle = sorted(idle + runs, key=lambda run: run.client)
             fleet.due += [run for run in idle if self.receive_buffer == "keep" or run.version < fleet.version]
             idle = [run for run in idle if self.receive_buffer == "consume" and run.version == fleet.version]
-            for run in fleet.endless:
-                if run.client in awaited and run.client not in sent:
-                    raise UserError(
-                        f"run {run.run} of client {run.client} (start number {run.run_id}) never arrives (an infinite "
-                        f"duration), and server step {fleet.version} waits for it, from {fleet.now:,.6g} simulated "
-                        "seconds on"
-                    )
 
     def _drawn(self, fleet: Fleet) -> Counter[int]:
         """Draws the clients of the next round, in client order: client -> number of times."""

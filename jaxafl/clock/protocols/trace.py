@@ -13,7 +13,7 @@ import numpy as np
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.durations.duration import POINTS, Duration, Times
 from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.options import as_array, as_numbers, in_order, shown, static
+from jaxafl.options import as_numbers, in_order, shown, static
 
 Array = jax.Array
 C = TypeVar("C", bound=Clock)
@@ -53,12 +53,8 @@ class recorded(Duration):
                 f"recorded durations must be an array [client, run] with {num_clients} clients and at least one run "
                 f"each, got shape {times.shape}"
             )
-        counts = _counts(times)
-        if not counts.all():
-            raise ValueError(
-                f"recorded durations need at least one run of every client, client {counts.argmin()} has none"
-            )
-        wrong = ~(times >= 0) & (np.arange(times.shape[1]) < counts[:, None])
+        runs = np.maximum(_counts(times), 1)
+        wrong = ~(times >= 0) & (np.arange(times.shape[1]) < runs[:, None])
         if wrong.any():
             client, run = np.argwhere(wrong)[0]
             raise ValueError(
@@ -105,16 +101,9 @@ def trace(protocol: C | type[C], *, durations: Any = None, per: Literal["run", "
         ValueError: a recording has rows of different lengths.
         TypeError: the protocol has no draw of a recording's name, or durations are not numbers.
     """
-    fields = {field.name: bool(field.metadata.get("recording")) for field in dataclasses.fields(protocol)}
-    drawn = [*(["durations"] if "durations" in fields else []), *(name for name, record in fields.items() if record)]
-    given = recordings if durations is None else {"durations": durations, **recordings}
-    for name in given:
-        if name not in (fields if isinstance(protocol, type) else drawn):
-            raise TypeError(f"{protocol.name} draws no {name!r}; it can replay: {', '.join(drawn)}")
-    changes = {name: as_array("trace", name, value) if fields[name] else value for name, value in recordings.items()}
     if durations is not None:
-        changes["durations"] = durations if isinstance(durations, Duration) else recorded(durations, per)
-    return protocol(**changes) if isinstance(protocol, type) else dataclasses.replace(protocol, **changes)
+        recordings["durations"] = durations if isinstance(durations, Duration) else recorded(durations, per)
+    return protocol(**recordings) if isinstance(protocol, type) else dataclasses.replace(protocol, **recordings)
 
 
 def _table(times: Any) -> np.ndarray:

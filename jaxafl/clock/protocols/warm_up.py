@@ -11,6 +11,8 @@ import numpy as np
 from jaxafl.clock.contract import ByOptions, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep, Steps
+from jaxafl.clock.options import fail_if
+from jaxafl.clock.rules import Bound
 from jaxafl.options import UserError, check_options, static
 
 _TAKES = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY
@@ -49,21 +51,16 @@ class warm_up(Clock):
     takes_all = ByOptions(False, lambda clock: clock.first == "all" and clock.clock.takes_all)
 
     def check(self, num_clients: int) -> None:
-        if not isinstance(self.clock, Clock):
-            raise TypeError(f"{self.name}: clock is {self.clock!r}; expected a clock such as free_running(...)")
-        if isinstance(self.clock, warm_up):
-            raise ValueError(f"{self.name}: clock is a warm_up; expected its protocol. Give the protocol itself")
-        if foreign := self.clock.delivers & ~_TAKES:
-            words = ", ".join(str(flag.name).lower().replace("_", " ") for flag in foreign)
-            raise ValueError(
-                f"{self.name}: the arrivals of {self.clock.name} are {words}; expected a clock such as free_running, "
-                "synchronous or bernoulli. Give one of those"
-            )
-        if getattr(self.clock, "max_staleness", None) is not None:
-            raise ValueError(
-                f"{self.name}: max_staleness={self.clock.max_staleness} of {self.clock.name} would count the steps "  # type: ignore[attr-defined]
-                "before the first version; expected a protocol without a bound. Give max_staleness=None"
-            )
+        foreign = self.clock.delivers & ~_TAKES
+        words = ", ".join(str(flag.name).lower().replace("_", " ") for flag in foreign)
+        composed = getattr(self.clock, "composed", None)
+        fail_if(self.name, [
+            (isinstance(self.clock, warm_up), "clock is a warm_up; expected its protocol. Give the protocol itself"),
+            (bool(foreign), f"the arrivals of {self.clock.name} are {words}; expected a clock such as free_running, "
+             "synchronous or bernoulli. Give one of those"),
+            (composed is not None and type(composed.bound) is not Bound, "max_staleness, or another bound, would count "
+             "the steps before the first version; expected a protocol without a bound. Give max_staleness=None"),
+        ])  # fmt: skip
         check_options(self.clock, num_clients)
         self.clock.check(num_clients)
 
@@ -80,13 +77,13 @@ class warm_up(Clock):
 
     def steps(self, fleet: Fleet) -> Steps:
         clients, early = fleet.num_clients, self.first == "all"
+        table = [fleet.planned_steps(client, 0) for client in range(clients)]
         inner = fleet.of_protocol(self.clock, skipped_runs=int(early))
         last: dict[int, LocalRun] = {}
         dropped: list[Dropped] = []
         count = replaced = 0
         complete = early
         if early:  # a run of every client that takes no time
-            table = [fleet.planned_steps(client, -1) for client in range(clients)]
             last = {one: LocalRun(0.0, one, 0, one, 0, 0, 0.0, table[one], 0.0) for one in range(clients)}
             step = ServerStep(0, 0.0, [], None, None, (0,) * 5, [], {})
         while not complete:
