@@ -49,7 +49,8 @@ class Limits:
         unused: np.ndarray,
         downloads: np.ndarray,
         size: Traffic,
-        before: tuple[int, int] = (0, 0),
+        start: int,
+        before: int,
     ) -> tuple[int, str]:
         """Returns the number of server steps within the limits, and the limit that ends them (empty if none does).
 
@@ -59,43 +60,28 @@ class Limits:
             unused: int [T], uploads that were refused or lost up to each server step.
             downloads: int [T], runs that were started up to each server step.
             size: bytes of an update, and of a model that a client downloads.
-            before: arrivals and runs started before the first server step.
+            start: server steps of the run before these.
+            before: arrivals of those.
 
         Raises:
             ValueError: the first server step of the run is later than the limit of time.
         """
-        updates = before[0] + np.cumsum(arrivals, dtype=np.int64)
+        updates = before + np.cumsum(arrivals, dtype=np.int64)
         sent = (updates + unused.astype(np.int64)) * size.up + downloads.astype(np.int64) * size.down
-        within: dict[str, int] = {}
-        for name, limit in self.exact.items():
-            if name in _PRIVATE:
-                continue
-            if name == "time":  # a step after the limit would change the model at that time
-                steps = int(np.searchsorted(time, limit, side="right"))
-                within |= {name: steps} if steps < len(time) else {}
-            else:  # the step that reaches the limit belongs to the run
-                steps = int(np.searchsorted(updates if name == "updates" else sent, limit)) + 1
-                within |= {name: steps} if steps <= len(time) else {}
-        if not within:
+        reached = {}
+        for name, column in {"time": time, "updates": updates, "bytes": sent}.items():
+            # a step after the time would change the model at it; the step that reaches another limit belongs to the run
+            side, last = ("right", 0) if name == "time" else ("left", 1)
+            at = int(np.searchsorted(column, self.exact.get(name, np.inf), side))  # type: ignore[call-overload]
+            if at < len(time):
+                reached[name] = at + last
+        if not reached:
             return len(time), ""
-        name = min(within, key=lambda one: within[one])
+        name = min(reached, key=lambda one: reached[one])
         why = f"until {name} {self.exact[name]:g}"
-        if not within[name] and before == (0, 0) and not np.isnan(time[0]):
+        if not start + reached[name]:
             raise UserError(f"{self.owner}: {why} s: the first server step is at {time[0]:.6g} s, later than that")
-        return within[name], why
-
-    def private(self, parts: list[Schedule], mechanism: Mechanism | None) -> int:
-        """Returns the number of server steps within the limit of ε; all of them without such a limit.
-
-        Args:
-            parts: the server steps so far.
-            mechanism: noise of the simulation.
-        """
-        steps = sum(part.server_steps for part in parts)
-        if mechanism is None:
-            return steps
-        epsilon = largest_epsilon(joined(parts).takings, mechanism, self.exact["delta"])
-        return int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
+        return reached[name], why
 
     def ahead(self, clock: Live, size: Traffic, most: int, mechanism: Mechanism | None = None) -> tuple[int, str]:
         """Advances a clock until a limit is reached, and returns `reached` for it.
@@ -109,29 +95,26 @@ class Limits:
         Raises:
             ValueError: the clock fails before a limit, or the first server step exceeds one.
         """
-        done, before, count = 0, (0, 0), _FIRST
+        done, before, count = 0, 0, _FIRST
         parts: list[Schedule] = []
         while done < most:
             part = clock.advance(min(count, most - done), early=True)
-            taken = part.taken
             unused = part.runs_refused + part.runs_lost
-            within, why = self.reached(part.time, taken, unused, part.runs_begun, size, before)
-            parts = [*parts, part] if mechanism else []
-            if mechanism and (allowed := self.private(parts, mechanism) - done) < within:
-                within, why = allowed, f"until epsilon {self.exact['epsilon']:g}"
-                if not done + within:
+            within, why = self.reached(part.time, part.taken, unused, part.runs_begun, size, done, before)
+            if mechanism:
+                parts.append(part)
+                epsilon = largest_epsilon(joined(parts).takings, mechanism, self.exact["delta"])
+                allowed = int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
+                if allowed < done + within:
+                    within, why = allowed - done, f"until epsilon {self.exact['epsilon']:g}"
+                if not allowed:
                     raise UserError(
                         f"{self.owner}: {why}: the first server step exceeds it; give more noise, or a larger limit"
                     )
             if why:
-                if within < len(taken) and np.isnan(part.time[within]):
-                    raise UserError(
-                        f"{self.owner}: {why}: the clock {clock.clock.name} has no time (NaN) at server step "
-                        f"{done + within}"
-                    )
                 return done + within, why
-            done += len(taken)
-            before = (before[0] + int(taken.sum()), part.runs_started)
+            done += len(part.taken)
+            before += int(part.taken.sum())
             count = min(8 * count, _LARGEST)
         return most, ""
 
@@ -227,7 +210,7 @@ class Limited:
             started, refused, _, lost, _ = step.totals
             time, taken = np.array([step.time + clock.pause * (step.version + 1)]), np.array([len(step.runs)])
             unused, downloads = np.array([refused + lost]), np.array([started])
-            return self.limits.reached(time, taken, unused, downloads, self.size, (before, 0))
+            return self.limits.reached(time, taken, unused, downloads, self.size, step.version, before)
 
         return within
 
@@ -268,9 +251,6 @@ def limits_of(owner: str, until: Any) -> Limits:
     if "seconds" in given:
         check_number(owner, "until, seconds", given["seconds"], above=0)
         stops.append(StopAfter(wall=given.pop("seconds")))
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"{owner}: until needs names of limits, such as {{'time': 3600}}, got {shown(until)}")
     return Limits(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)
 
 
