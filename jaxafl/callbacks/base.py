@@ -17,13 +17,12 @@ import jax
 import numpy as np
 
 from jaxafl.models.metrics import Better, better_of, meant
-from jaxafl.options import UserError, named, shown
+from jaxafl.options import UserError, named
 from jaxafl.results.clients import worst_tenth
 
 NEVER: Mapping[str, Any] = types.MappingProxyType({})
 """`Callback.ends` of a callback that ends no run."""
 PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
-_METHODS = ("check", "renew", "begin", "chunk", "end")
 _NAMED = 100  # parts with a curve each
 _LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
 
@@ -124,30 +123,6 @@ class Callback:
         """
 
 
-class Hook:
-    """Base class of what the engine's loop calls (`jaxafl.engine.loop.RunHook`).
-
-    Attributes:
-        seconds: the longest duration of a piece.
-        steps: server steps at whose multiples a piece ends; `None` for any.
-    """
-
-    seconds: float = PIECE_SECONDS
-    steps: int | None = None
-
-    def begin(self, execution: Any, progress: Any) -> None:
-        return None
-
-    def piece(self, execution: Any, progress: Any) -> None:
-        return None
-
-    def chunk(self, execution: Any, progress: Any) -> Sequence[str | None]:
-        return ()
-
-    def settled(self, execution: Any, progress: Any) -> None:
-        return None
-
-
 def error_of(result: Any) -> BaseException | None:
     """Returns the error after which `Callback.end` receives a result; `None` if its run has ended."""
     error = sys.exception()  # the caller may handle another one
@@ -230,17 +205,8 @@ def required(module: str, extra: str, purpose: str) -> Any:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
-    """Returns the callbacks as a tuple. Raises `TypeError` for an object that is no callback."""
-    several = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
-    for one in several:
-        if isinstance(one, type) or not all(hasattr(one, name) for name in ("begin", "chunk", "end")):
-            raise TypeError(
-                f"callbacks: {shown(one)} is no callback; expected objects with begin, chunk and end. See "
-                "jaxafl.callbacks"
-            )
-        if isinstance(one, Callback) and all(getattr(type(one), name) is getattr(Callback, name) for name in _METHODS):
-            raise TypeError(f"the callback {type(one).__name__} has none of the methods {', '.join(_METHODS)}")
-    return several
+    """Returns one or several callbacks as a tuple."""
+    return tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
 
 
 def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:

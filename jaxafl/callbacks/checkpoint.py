@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import PIECE_SECONDS, Hook
+from jaxafl.callbacks.base import PIECE_SECONDS
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, log_info, newest, unflattened, write
 from jaxafl.device import on_host
@@ -33,7 +33,7 @@ _WRITING_SHARE = 0.2  # largest fraction of a time interval that the thread may 
 _PLANNED = ("ring", "store", "lanes")  # parts of a state that depend on the plan
 
 
-class Checkpoint(Hook):
+class Checkpoint:
     """Saves runs in a folder at an interval of server steps or seconds, and restores them.
 
     A checkpoint is written to a temporary name and renamed, so that a complete one exists at any time. Reading it
@@ -57,7 +57,7 @@ class Checkpoint(Hook):
         self.at_end = at_end
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN
-        self.last, self.stretched, self.failures = (time.monotonic(), -1), False, 0
+        self.last, self.failures = (time.monotonic(), -1), 0
         self.longer = False  # True if the run in the folder is longer than the asked one
         self.writing: Future[float] | None = None
         self.held = 0.0
@@ -88,14 +88,19 @@ class Checkpoint(Hook):
             until: the limits of the run. A stopped run resumes if they changed.
         """
         self.identity = json.loads(json.dumps(identity))
-        self.server_steps = server_steps
-        self.until = dict(until or {})
-        if self.saved is not None:
-            about = self.saved.about
-            planned_for_less = about["kept"] is None or about["server_steps"] <= server_steps
-            if any(about["stops"]) and about.get("until", self.until) != self.until and planned_for_less:
-                about |= {"stops": [None] * len(about["stops"]), "over": False}
-            self._check(about)
+        self.server_steps, self.until = server_steps, dict(until or {})
+        if self.saved is None:
+            return
+        about = self.saved.about
+        known, done, planned = about["server_steps"], about["place"], about["kept"] is not None
+        if any(about["stops"]) and about["until"] != self.until and (not planned or known <= server_steps):
+            about |= {"stops": [None] * len(about["stops"]), "over": False}
+        changed = check_identity(self.folder, about["identity"], self.identity)
+        self.changed = "; ".join(filter(None, (self.changed, changed)))
+        self.longer = not about["over"] and server_steps < known and (planned or server_steps < done)
+        if self.longer:
+            text = f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
+            log_info(f"{text}{server_steps}; computed anew")
 
     @property
     def speed(self) -> tuple[int | None, int | None]:
@@ -135,7 +140,7 @@ class Checkpoint(Hook):
             return
         about, arrays = self.saved.about, self.saved.arrays
         longer = about["server_steps"] != self.server_steps and about["kept"] is not None
-        if not longer and about.get("plan") != _plan_digest(execution):  # another plan stores other versions in slots
+        if not longer and about["plan"] != _plan_digest(execution):  # another plan stores other versions in slots
             before = about["identity"]["versions"]["jaxafl"]
             raise UserError(
                 f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
@@ -265,11 +270,9 @@ class Checkpoint(Hook):
             self.writing = None
         needed = max(self.held / _BLOCKING_SHARE, took / _WRITING_SHARE)
         if self.interval is not None and needed > self.interval:
-            if not self.stretched and needed > 1.5 * self.interval:
-                costs = f"saving held the run up for {self.held:.1f} s and wrote for {took:.1f} s"
-                log_info(f"{costs}, so it is done every {needed:.0f} s, not {self.interval:g}")
-                self.stretched = True
-            self.interval = max(self.interval, needed) if self.stretched else self.interval
+            costs = f"saving held the run up for {self.held:.1f} s and wrote for {took:.1f} s"
+            log_info(f"{costs}, so it is done every {needed:.0f} s, not {self.interval:.0f}")
+            self.interval = needed
         return True
 
     @property
@@ -277,20 +280,6 @@ class Checkpoint(Hook):
         """Attributes of the result about checkpoints: `resumed` (changed versions) and `checkpoints_not_saved`."""
         failures = {"checkpoints_not_saved": self.failures} if self.failures else {}
         return ({"resumed": self.changed} if self.changed else {}) | failures
-
-    def _check(self, about: dict[str, Any]) -> None:
-        """Raises `ValueError` if the folder holds other runs; sets `longer` if it holds a longer one."""
-        changed = check_identity(self.folder, about["identity"], self.identity)
-        self.changed = "; ".join(filter(None, (self.changed, changed)))
-        if about["over"]:
-            return
-        done, known = about["place"], about["server_steps"]
-        if self.server_steps < known and (about["kept"] is not None or self.server_steps < done):
-            text = f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
-            if not self.at_end:  # members of a sweep are kept in their folder only
-                raise UserError(f"{text}{self.server_steps}; name another folder")
-            self.longer = True
-            log_info(f"{text}{self.server_steps}; computed anew")
 
 
 def _plan_digest(execution: Execution) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import CallbackHook, ProgressHook, run_with_hooks
+from jaxafl.callbacks.hooks import CallbackHook, Hook, ProgressHook, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
@@ -255,8 +255,8 @@ class Work:
             return one.simulation.result(limited.noted(trained), one.seed)
 
         finishes = [functools.partial(finish, one) for one in batch]
-        hooks = progress_hook, callback_hook, checkpoint, interrupts
-        return run_with_hooks(execution, limited.server_steps, self.every, started, *hooks, finishes)
+        hook = Hook(progress_hook, callback_hook, checkpoint, interrupts)
+        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finishes)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
         """Returns the execution of a batch before its first server step."""
