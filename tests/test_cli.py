@@ -344,7 +344,7 @@ BAD = [  # command line, and what stands in the message
     (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "give --validation 0.2"),
     (f"tune {DATA} --validation 0.2", "tune needs at least one --axis"),
     (f"tune {DATA} --validation 0.2 --axis client.steps=1,2 --seed 7", "Unrecognized options: --seed"),
-    ("plot absent.nc --output result.png", "no result file absent.nc"),
+    ("plot absent.nc --output result.png", "No such file or directory: 'absent.nc'"),
     ("plot --output result.png", "at least one result file"),
     ("plot a.nc", "--output IMAGE"),
     ("gather .", "is not the folder of a sweep"),
