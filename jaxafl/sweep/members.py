@@ -149,12 +149,9 @@ class Work:
             limits["stops"] = stops  # finished members would keep the ends of before
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
+        how["along"] = list(axes)  # in order, since the files of members have numbers
         speed = self.speed._replace(devices=())._asdict()
         return identity(self.simulation.summary(), axes=axes, **how, **self.recording.asked, **speed)
-
-    def without_caches(self) -> Work:
-        """Returns a copy without schedules and members, for pickling."""
-        return dataclasses.replace(self)
 
     # ---- members that share a program, and members that share a schedule too
 
