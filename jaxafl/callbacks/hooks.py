@@ -7,7 +7,7 @@ import copy
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
@@ -16,7 +16,6 @@ from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_wat
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.progress import Reporter
-from jaxafl.callbacks.stopping import ends_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
 from jaxafl.engine.problem import Observe
@@ -104,8 +103,9 @@ class CallbackHook:
             runs: the runs of the execution.
             several: if True, every run gets copies of the callbacks.
         """
-        self.runs = runs
-        check_watchers(callbacks, runs)
+        labels = getattr(callbacks, "labels", {})
+        self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
+        check_watchers(callbacks, self.runs)
         self.copies = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
 
     def begin(self, execution: Execution, progress: Progress) -> None:
@@ -141,16 +141,11 @@ class CallbackHook:
         return reasons
 
     def end(self, results: Sequence[Any]) -> None:
-        """Calls `end` of all callbacks with the result of their run, then raises the first error."""
-        errors = []
-        for callbacks, result in zip(self.copies, results, strict=False):
-            for one in callbacks:
-                try:
-                    one.end(result)
-                except Exception as error:
-                    errors.append(error)
-        if errors:
-            raise errors[0]
+        """Calls `end` of all callbacks with the result of their run, then raises their last error."""
+        with contextlib.ExitStack() as stack:
+            for callbacks, result in zip(self.copies, results, strict=False):
+                for one in callbacks:
+                    stack.callback(one.end, result)
 
 
 class Hook:
@@ -252,34 +247,15 @@ def _carry(error: Any, found: list[Any]) -> None:
     error.dataset, error.datasets = found[0], found
 
 
-def within(callbacks: Sequence[Any], **labels: Any) -> list[Callback]:
-    """Returns callbacks of one of several sweeps, such as a method of a comparison; runs have its labels too."""
-    return [_Within(one, labels) for one in callbacks]
+class Labelled(tuple[Any, ...]):
+    """Callbacks of one of several sweeps, such as a method of a comparison; their runs have its labels too."""
 
+    labels: Mapping[str, Any]
 
-class _Within(Callback):
-    """A callback that adds labels to the members of the runs."""
-
-    def __init__(self, callback: Any, labels: Mapping[str, Any]) -> None:
-        self.callback, self.labels, self.ends = callback, labels, ends_of(callback)
-
-    def __copy__(self) -> _Within:
-        return _Within(copy.copy(self.callback), self.labels)
-
-    def check(self, run: Run) -> None:
-        check_watchers([self.callback], [self._labelled(run)])
-
-    def begin(self, run: Run) -> None:
-        self.callback.begin(self._labelled(run))
-
-    def chunk(self, chunk: Chunk) -> str | bool | None:
-        return _answer(self.callback, chunk._replace(run=self._labelled(chunk.run)))
-
-    def end(self, result: Any) -> None:
-        self.callback.end(result)
-
-    def _labelled(self, run: Run) -> Run:
-        return run._replace(member={**self.labels, **run.member})
+    def __new__(cls, callbacks: Iterable[Any], **labels: Any) -> Labelled:
+        found = super().__new__(cls, callbacks)
+        found.labels = labels
+        return found
 
 
 def _answer(callback: Any, chunk: Chunk) -> str | None:
