@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -41,20 +41,20 @@ class Checkpoint:
     of the state while the runs continue. A full disk fails the save, not the run.
     """
 
-    def __init__(self, folder: Any, every: Any, keep: Any, at_end: bool = True) -> None:
+    def __init__(self, folder: Any, every: Any, keep: Any, places: Sequence[int] | None = None) -> None:
         """
         Args:
             folder: the folder; created if it does not exist.
             every: server steps, or a text such as `"30s"`, between saves.
             keep: number of checkpoints to keep.
-            at_end: if True, runs are also saved at their end, so that they can be extended.
+            places: indices of the runs in a sweep. Others are also saved at their end, so that they can be extended.
         """
         self.folder = check_folder("folder", folder)
         if (self.folder / "sweep.json").exists():
             raise UserError(f"{self.folder} is the folder of a sweep; name another one")
         self.steps, self.interval = interval_of(every)
         self.keep = check_whole("run", "keep", keep)
-        self.at_end = at_end
+        self.places = places
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN
         self.last, self.failures = (time.monotonic(), -1), 0
@@ -62,7 +62,8 @@ class Checkpoint:
         self.writing: Future[float] | None = None
         self.held = 0.0
         self.saved, self.damaged = newest(self.folder)
-        self.changed = self.saved.about["changed"] if self.saved else ""
+        self.about = self.saved.about if self.saved else None
+        self.changed = self.about["changed"] if self.about else ""
 
     def __enter__(self) -> Checkpoint:
         self.writer = ThreadPoolExecutor(1, "checkpoint")
@@ -77,7 +78,7 @@ class Checkpoint:
     @property
     def eval_every(self) -> int | None:
         """Server steps between evaluations of the run in the folder; `None` if the folder is empty."""
-        return self.saved.about["identity"]["run"]["eval_every"] if self.saved else None
+        return self.about["identity"]["run"]["eval_every"] if self.about else None
 
     def accept(self, identity: Mapping[str, Any], server_steps: int, until: Mapping[str, float] | None = None) -> None:
         """Raises `ValueError` if the folder holds another run.
@@ -89,9 +90,8 @@ class Checkpoint:
         """
         self.identity = json.loads(json.dumps(identity))
         self.server_steps, self.until = server_steps, dict(until or {})
-        if self.saved is None:
+        if (about := self.about) is None:
             return
-        about = self.saved.about
         known, done, planned = about["server_steps"], about["place"], about["kept"] is not None
         if any(about["stops"]) and about["until"] != self.until and (not planned or known <= server_steps):
             about |= {"stops": [None] * len(about["stops"]), "over": False}
@@ -106,27 +106,25 @@ class Checkpoint:
     def speed(self) -> tuple[int | None, int | None]:
         """The number of lanes and of lanes per `vmap` of the run in the folder, which the default of a device may not
         match."""
-        return (self.saved.about["lanes"], self.saved.about["chunk"]) if self.saved else (None, None)
+        return (self.about["lanes"], self.about["chunk"]) if self.about else (None, None)
 
     @property
     def ends_at(self) -> int:
         """T, or the T of the run in the folder if it failed or was stopped."""
-        about = self.saved.about if self.saved else None
-        return about["server_steps"] if about and about["over"] else self.server_steps
+        return self.about["server_steps"] if self.about and self.about["over"] else self.server_steps
 
     @property
     def ends_before(self) -> int | None:
         """The T of a shorter, unfinished run in the folder, which has to end before it is extended; else `None`."""
-        about = self.saved.about if self.saved else None
+        about = self.about
         if about is None or about["over"] or about["kept"] is None or about["place"] >= about["server_steps"]:
             return None
         return about["server_steps"] if about["server_steps"] < self.server_steps else None
 
     def start(self) -> Origin:
         """Returns the origin of the run's plan."""
-        if self.saved is None:
+        if (about := self.about) is None:
             return ORIGIN
-        about = self.saved.about
         if about["server_steps"] == self.server_steps:
             self.origin = Origin(about["origin"][0], {int(version): slot for version, slot in about["origin"][1]})
         elif about["kept"] is not None:
@@ -204,7 +202,7 @@ class Checkpoint:
 
     def settled(self, execution: Execution, progress: Progress) -> None:
         if progress.eval_step[-1] == self.server_steps or over(execution, progress):
-            if self.at_end:
+            if self.places is None:
                 self.save(execution, progress)
         elif progress.row > self.last[1]:
             self.piece(execution, progress)
@@ -225,6 +223,7 @@ class Checkpoint:
         origin = execution.window.plan.origin if isinstance(execution, Planned) else ORIGIN
         about = {
             "place": progress.row,
+            "places": self.places,
             "made": execution.step_of(progress.row),
             "server_steps": self.server_steps,
             "eval_step": list(progress.eval_step),

@@ -191,14 +191,13 @@ class Hook:
         self._end_if_interrupted(execution, progress)
 
     def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
-        def saved() -> str:
-            if self.checkpoint is None:
-                return ""
-            self.checkpoint.save(execution, progress)
-            good = f"; saved in {self.checkpoint.folder}: the same call goes on from there"
-            return good if self.checkpoint.finish() else "; it could not be saved"
-
-        self.interrupts.end(f"after {execution.step_of(progress.row)} server steps", saved)
+        if self.interrupts.noticed:
+            where = f"after {execution.step_of(progress.row)} server steps"
+            if self.checkpoint:
+                self.checkpoint.save(execution, progress)
+                saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"
+                where += f"; {saved if self.checkpoint.finish() else 'it could not be saved'}"
+            self.interrupts.end(where)
 
 
 def run_with_hooks(

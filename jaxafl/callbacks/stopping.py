@@ -91,9 +91,8 @@ class StopAfter(Callback):
     """
 
     def __init__(self, simulated: float | None = None, wall: float | None = None) -> None:
-        self.limits = {
-            name: limit for name, limit in {"simulated": simulated, "wall": wall}.items() if limit is not None
-        }
+        given = {"simulated": simulated, "wall": wall}
+        self.limits = {name: limit for name, limit in given.items() if limit is not None}
         if not self.limits:
             raise UserError("StopAfter needs seconds, e.g. StopAfter(simulated=3600)")
         for name, limit in self.limits.items():

@@ -105,13 +105,14 @@ def _read(folder: pathlib.Path, number: int) -> Saved:
     return Saved(number, about, arrays)
 
 
-def steps_made(folder: pathlib.Path) -> int:
-    """Returns the server steps of the newest checkpoint, without reading its arrays; 0 if there is none."""
+def steps_made(folder: pathlib.Path) -> dict[int, int]:
+    """Returns index of a run in its sweep -> server steps of the newest checkpoint, without reading its arrays."""
     try:
         with np.load(folder / str(numbers_in(folder)[-1]) / _FILE) as file:
-            return json.loads(file[_ABOUT].tobytes())["made"]
+            about = json.loads(file[_ABOUT].tobytes())
     except (IndexError, ValueError, KeyError, OSError, zipfile.BadZipFile):  # none exists, or a run has just deleted it
-        return 0
+        return {}
+    return dict.fromkeys(about["places"], about["made"])
 
 
 def check_folder(owner: str, folder: Any) -> pathlib.Path:

@@ -123,4 +123,4 @@ def _by_set(result: xr.Dataset) -> Iterator[tuple[str, xr.Variable]]:
 
 
 def _column(variable: xr.Variable, sizes: Mapping[str, int]) -> np.ndarray:
-    return np.asarray(variable.to_base_variable().set_dims(sizes).transpose(*sizes).values).ravel()
+    return variable.to_base_variable().set_dims(sizes).transpose(*sizes).values.ravel()

@@ -276,8 +276,8 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
 def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns values [configurations, seeds] (`bad` for a failed run) and local steps [configurations] of a rung."""
     values = np.full((found.sizes[_CONFIGURATION], found.sizes["seed"]), np.nan)
-    for place in np.ndindex(values.shape):
-        values[place] = value(found.isel(dict(zip((_CONFIGURATION, "seed"), place, strict=True))), metric, at)
+    for row, column in np.ndindex(values.shape):
+        values[row, column] = value(found.isel({_CONFIGURATION: row, "seed": column}), metric, at)
     return np.where(np.isnan(values), bad, values), found.final_local_steps.sum("seed").values
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 _ABOUT = "sweep.json"
-_PLACES = "places.json"
 
 
 def is_sweep(folder: str | os.PathLike[str]) -> bool:
@@ -113,8 +112,7 @@ class SweepFolder:
 
     def checkpoint(self, places: Sequence[int]) -> Checkpoint:
         """Returns the checkpoint of a batch."""
-        checkpoint = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], at_end=False)
-        (self.batch(places) / _PLACES).write_text(json.dumps(list(places)))
+        checkpoint = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], list(places))
         checkpoint.accept(self.about["identity"], self.about["steps"])
         return checkpoint
 
@@ -126,10 +124,7 @@ class SweepFolder:
 
     def under_way(self) -> dict[int, int]:
         """Returns index of an unfinished member -> server steps of its newest checkpoint."""
-        found: dict[int, int] = {}
-        for file in self.path.glob(f"batch-*/{_PLACES}"):
-            found |= dict.fromkeys(json.loads(file.read_text()), steps_made(file.parent))
-        return found
+        return {place: made for folder in self.path.glob("batch-*") for place, made in steps_made(folder).items()}
 
     def failed(self, places: Sequence[int], why: str) -> None:
         """Records the error of members. An empty text removes it, so that they may run again."""
