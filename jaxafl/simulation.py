@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import CallbackHook, ProgressHook, RunOptions, run_with_hooks
+from jaxafl.callbacks.hooks import CallbackHook, Hook, ProgressHook, RunOptions, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
@@ -262,8 +262,8 @@ class Simulation(Stepwise, Measured):
         with Interrupts() as interrupts, reporter:
             callback_hook = CallbackHook(callbacks, [self.as_run(seed, server_steps, recording)] if callbacks else [])
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
-            hooks = ProgressHook(reporter), callback_hook, keeper, interrupts
-            (result,) = run_with_hooks(execution, server_steps, every, begun, *hooks, [finish])
+            hook = Hook(ProgressHook(reporter), callback_hook, keeper, interrupts)
+            (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish])
         return warned(result, stacklevel=6)
 
     def execution(

@@ -292,7 +292,7 @@ BAD = [  # command line, and what stands in the message
     (f"compare {DATA} --method 'A=--server fedbuff' --at tme=5", "did you mean 'time'?"),
     (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "neither trained on nor tested on"),
     (f"tune {DATA} --validation 0.2", "at least one axis"),
-    ("plot absent.nc --output result.png", "no result file absent.nc"),
+    ("plot absent.nc --output result.png", "No such file or directory: 'absent.nc'"),
     ("plot --output result.png", "there is no result to show: name a file"),
     ("plot a.nc", "--output IMAGE"),
     ("resume .", "is not the --folder of a command"),

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 import jaxafl as afl
-from jaxafl.callbacks.progress import Bar, Lines, reporter_of
+from jaxafl.callbacks.progress import Bar, Lines
 
 NAME = "asyncfeded on free_running"
 RUN = """
@@ -86,11 +86,6 @@ def test_a_run_of_unknown_length_has_no_time_left():
     state = Lines(NAME, None)
     state.update(5, 1.0, {})
     assert state.line() == f"{NAME}: 5 server steps, 1 updates/s, --:-- left"
-
-
-def test_a_wrong_reporter_raises():
-    with pytest.raises(TypeError, match=r"True, False, a name to show, or a reporter.*update\(done.*got 5"):
-        reporter_of(5, NAME, 4)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -112,8 +112,6 @@ def test_invalid_points_raise(ragged: xr.Dataset) -> None:
     ):
         with pytest.raises(ValueError, match=said):
             afl.at(ragged, **wrong)
-    with pytest.raises(TypeError, match="result of a run or a sweep"):
-        afl.at({"a": ragged}, time=1)  # type: ignore[arg-type]
 
 
 def curves(rows: list[list[float]], times: list[list[float]]) -> xr.Dataset:

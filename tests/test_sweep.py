@@ -131,8 +131,6 @@ def test_one_member_may_fail(sim: afl.Simulation) -> None:
 def test_invalid_axes_and_simulations_raise(sim: afl.Simulation) -> None:
     with pytest.raises(ValueError, match=r"needs a list of values, got 0\.5"):
         afl.sweep(sim, {"server.learning_rate": 0.5}, STEPS)
-    with pytest.raises(TypeError, match="not a Simulation"):
-        afl.sweep(5, {"seed": [0]}, STEPS)
 
 
 @pytest.mark.slow
@@ -198,8 +196,8 @@ class Counting:
         (["seed"], "at least one axis"),
         ({5: [1]}, "begins with"),
         ({"server.": [1]}, "begins with"),
-        ({"data.alpha": [0.0, 5.0]}, "fixed when the data is made; sweep over whole ones"),
-        ({"model.num_classes": [10, 12]}, "fixed when the model is made"),
+        ({"data.alpha": [0.0, 5.0]}, "no option 'alpha' in the path 'data.alpha'.*which has none"),
+        ({"model.num_classes": [10, 12]}, "no option 'num_classes' in the path 'model.num_classes'"),
         ({"clock.durations.name": ["a"]}, "no option 'name'.*there are high, low, per"),
         ({"server.learning_rate.x": [1]}, "server.learning_rate is 1.0, which has none"),
         ({"server.learning_rate": [0.1], "server": [afl.server.fadas()]}, "overlap"),

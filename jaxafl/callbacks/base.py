@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -13,17 +14,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from jaxafl.models.metrics import Better, better_of, meant
-from jaxafl.options import UserError, named, shown
+from jaxafl.models.metrics import Better, better_of, falls, meant
+from jaxafl.options import UserError, named
 from jaxafl.results.clients import worst_tenth
 
-NEVER: Mapping[str, Any] = types.MappingProxyType({})
-"""`Callback.ends` of a callback that ends no run."""
 PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
-_METHODS = ("check", "renew", "begin", "chunk", "end")
 _NAMED = 100  # parts with a curve each
 _LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
 
@@ -124,28 +121,10 @@ class Callback:
         """
 
 
-class Hook:
-    """Base class of what the engine's loop calls (`jaxafl.engine.loop.RunHook`).
+class Tracker(Callback):
+    """Base class of the callbacks that end no run."""
 
-    Attributes:
-        seconds: the longest duration of a piece.
-        steps: server steps at whose multiples a piece ends; `None` for any.
-    """
-
-    seconds: float = PIECE_SECONDS
-    steps: int | None = None
-
-    def begin(self, execution: Any, progress: Any) -> None:
-        return None
-
-    def piece(self, execution: Any, progress: Any) -> None:
-        return None
-
-    def chunk(self, execution: Any, progress: Any) -> Sequence[str | None]:
-        return ()
-
-    def settled(self, execution: Any, progress: Any) -> None:
-        return None
+    ends = types.MappingProxyType({})
 
 
 def error_of(result: Any) -> BaseException | None:
@@ -183,11 +162,19 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
     return found
 
 
-def check_metric(owner: str, run: Run, metric: str) -> None:
-    """Raises `ValueError` if the run does not evaluate the metric. Passes if its metrics are unknown."""
-    known = list(run.metrics)
-    if known and metric not in known:
+def check_metric(owner: str, run: Run, metric: str, others: Sequence[str] = ()) -> None:
+    """Raises `ValueError` if a run does not evaluate a metric, or if it is not known which way the metric is better.
+
+    Args:
+        owner: the function that the user called, for messages.
+        run: the run; every metric is accepted if its metrics are unknown.
+        metric: the metric.
+        others: names that would be accepted too, for messages.
+    """
+    known = [*others, *run.metrics]
+    if run.metrics and metric not in run.metrics:
         raise UserError(f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{meant(metric, known)}")
+    falls(metric, run.metrics, owner)
 
 
 def name_of(run: Run) -> str:
@@ -199,6 +186,11 @@ def file_name(text: str) -> str:
     """Returns a text as a file name. A changed text gets a checksum, so that different texts have different names."""
     name = re.sub(r"[^\w.=,+-]+", "_", text)[:_LONGEST]
     return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"
+
+
+def checksum(value: Any) -> str:
+    """Returns eight digits that tell values apart by their JSON."""
+    return f"{zlib.crc32(json.dumps(value, default=str).encode()):08x}"
 
 
 def set_aside(path: pathlib.Path) -> pathlib.Path | None:
@@ -213,12 +205,8 @@ def set_aside_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 def in_notebook() -> bool:
     """Returns True in a notebook."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    shell = get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
+    shell = sys.modules.get("IPython")
+    return shell is not None and hasattr(shell.get_ipython(), "kernel")
 
 
 def required(module: str, extra: str, purpose: str) -> Any:
@@ -230,17 +218,8 @@ def required(module: str, extra: str, purpose: str) -> Any:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
-    """Returns the callbacks as a tuple. Raises `TypeError` for an object that is no callback."""
-    several = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
-    for one in several:
-        if isinstance(one, type) or not all(hasattr(one, name) for name in ("begin", "chunk", "end")):
-            raise TypeError(
-                f"callbacks: {shown(one)} is no callback; expected objects with begin, chunk and end. See "
-                "jaxafl.callbacks"
-            )
-        if isinstance(one, Callback) and all(getattr(type(one), name) is getattr(Callback, name) for name in _METHODS):
-            raise TypeError(f"the callback {type(one).__name__} has none of the methods {', '.join(_METHODS)}")
-    return several
+    """Returns one or several callbacks as a tuple."""
+    return tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
 
 
 def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
@@ -252,9 +231,8 @@ def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
 
 
 def renew(callbacks: Sequence[Any], folder: str | os.PathLike[str] | None) -> None:
-    """Renames the files of earlier runs in the first process, unless a folder with files shows that the runs resume."""
+    """Renames the files of earlier runs, unless a folder with files shows that the runs resume."""
     resumes = folder is not None and (path := pathlib.Path(folder)).is_dir() and any(path.iterdir())
-    if jax.process_index() == 0 and not resumes:
-        for one in callbacks:
-            if hasattr(one, "renew"):
-                one.renew()
+    for one in () if resumes else callbacks:
+        if hasattr(one, "renew"):
+            one.renew()

@@ -6,14 +6,14 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import PIECE_SECONDS, Hook
+from jaxafl.callbacks.base import PIECE_SECONDS
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, log_info, newest, unflattened, write
 from jaxafl.device import on_host
@@ -33,7 +33,7 @@ _WRITING_SHARE = 0.2  # largest fraction of a time interval that the thread may 
 _PLANNED = ("ring", "store", "lanes")  # parts of a state that depend on the plan
 
 
-class Checkpoint(Hook):
+class Checkpoint:
     """Saves runs in a folder at an interval of server steps or seconds, and restores them.
 
     A checkpoint is written to a temporary name and renamed, so that a complete one exists at any time. Reading it
@@ -41,28 +41,29 @@ class Checkpoint(Hook):
     of the state while the runs continue. A full disk fails the save, not the run.
     """
 
-    def __init__(self, folder: Any, every: Any, keep: Any, at_end: bool = True) -> None:
+    def __init__(self, folder: Any, every: Any, keep: Any, places: Sequence[int] | None = None) -> None:
         """
         Args:
             folder: the folder; created if it does not exist.
             every: server steps, or a text such as `"30s"`, between saves.
             keep: number of checkpoints to keep.
-            at_end: if True, runs are also saved at their end, so that they can be extended.
+            places: indices of the runs in a sweep. Others are also saved at their end, so that they can be extended.
         """
         self.folder = check_folder("folder", folder)
         if (self.folder / "sweep.json").exists():
             raise UserError(f"{self.folder} is the folder of a sweep; name another one")
         self.steps, self.interval = interval_of(every)
         self.keep = check_whole("run", "keep", keep)
-        self.at_end = at_end
+        self.places = places
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN
-        self.last, self.stretched, self.failures = (time.monotonic(), -1), False, 0
+        self.last, self.failures = (time.monotonic(), -1), 0
         self.longer = False  # True if the run in the folder is longer than the asked one
         self.writing: Future[float] | None = None
         self.held = 0.0
         self.saved, self.damaged = newest(self.folder)
-        self.changed = self.saved.about["changed"] if self.saved else ""
+        self.about = self.saved.about if self.saved else None
+        self.changed = self.about["changed"] if self.about else ""
 
     def __enter__(self) -> Checkpoint:
         self.writer = ThreadPoolExecutor(1, "checkpoint")
@@ -77,7 +78,7 @@ class Checkpoint(Hook):
     @property
     def eval_every(self) -> int | None:
         """Server steps between evaluations of the run in the folder; `None` if the folder is empty."""
-        return self.saved.about["identity"]["run"]["eval_every"] if self.saved else None
+        return self.about["identity"]["run"]["eval_every"] if self.about else None
 
     def accept(self, identity: Mapping[str, Any], server_steps: int, until: Mapping[str, float] | None = None) -> None:
         """Raises `ValueError` if the folder holds another run.
@@ -88,40 +89,42 @@ class Checkpoint(Hook):
             until: the limits of the run. A stopped run resumes if they changed.
         """
         self.identity = json.loads(json.dumps(identity))
-        self.server_steps = server_steps
-        self.until = dict(until or {})
-        if self.saved is not None:
-            about = self.saved.about
-            planned_for_less = about["kept"] is None or about["server_steps"] <= server_steps
-            if any(about["stops"]) and about.get("until", self.until) != self.until and planned_for_less:
-                about |= {"stops": [None] * len(about["stops"]), "over": False}
-            self._check(about)
+        self.server_steps, self.until = server_steps, dict(until or {})
+        if (about := self.about) is None:
+            return
+        known, done, planned = about["server_steps"], about["place"], about["kept"] is not None
+        if any(about["stops"]) and about["until"] != self.until and (not planned or known <= server_steps):
+            about |= {"stops": [None] * len(about["stops"]), "over": False}
+        changed = check_identity(self.folder, about["identity"], self.identity)
+        self.changed = "; ".join(filter(None, (self.changed, changed)))
+        self.longer = not about["over"] and server_steps < known and (planned or server_steps < done)
+        if self.longer:
+            text = f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
+            log_info(f"{text}{server_steps}; computed anew")
 
     @property
     def speed(self) -> tuple[int | None, int | None]:
         """The number of lanes and of lanes per `vmap` of the run in the folder, which the default of a device may not
         match."""
-        return (self.saved.about["lanes"], self.saved.about["chunk"]) if self.saved else (None, None)
+        return (self.about["lanes"], self.about["chunk"]) if self.about else (None, None)
 
     @property
     def ends_at(self) -> int:
         """T, or the T of the run in the folder if it failed or was stopped."""
-        about = self.saved.about if self.saved else None
-        return about["server_steps"] if about and about["over"] else self.server_steps
+        return self.about["server_steps"] if self.about and self.about["over"] else self.server_steps
 
     @property
     def ends_before(self) -> int | None:
         """The T of a shorter, unfinished run in the folder, which has to end before it is extended; else `None`."""
-        about = self.saved.about if self.saved else None
+        about = self.about
         if about is None or about["over"] or about["kept"] is None or about["place"] >= about["server_steps"]:
             return None
         return about["server_steps"] if about["server_steps"] < self.server_steps else None
 
     def start(self) -> Origin:
         """Returns the origin of the run's plan."""
-        if self.saved is None:
+        if (about := self.about) is None:
             return ORIGIN
-        about = self.saved.about
         if about["server_steps"] == self.server_steps:
             self.origin = Origin(about["origin"][0], {int(version): slot for version, slot in about["origin"][1]})
         elif about["kept"] is not None:
@@ -135,7 +138,7 @@ class Checkpoint(Hook):
             return
         about, arrays = self.saved.about, self.saved.arrays
         longer = about["server_steps"] != self.server_steps and about["kept"] is not None
-        if not longer and about.get("plan") != _plan_digest(execution):  # another plan stores other versions in slots
+        if not longer and about["plan"] != _plan_digest(execution):  # another plan stores other versions in slots
             before = about["identity"]["versions"]["jaxafl"]
             raise UserError(
                 f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
@@ -199,7 +202,7 @@ class Checkpoint(Hook):
 
     def settled(self, execution: Execution, progress: Progress) -> None:
         if progress.eval_step[-1] == self.server_steps or over(execution, progress):
-            if self.at_end:
+            if self.places is None:
                 self.save(execution, progress)
         elif progress.row > self.last[1]:
             self.piece(execution, progress)
@@ -220,6 +223,7 @@ class Checkpoint(Hook):
         origin = execution.window.plan.origin if isinstance(execution, Planned) else ORIGIN
         about = {
             "place": progress.row,
+            "places": self.places,
             "made": execution.step_of(progress.row),
             "server_steps": self.server_steps,
             "eval_step": list(progress.eval_step),
@@ -265,11 +269,9 @@ class Checkpoint(Hook):
             self.writing = None
         needed = max(self.held / _BLOCKING_SHARE, took / _WRITING_SHARE)
         if self.interval is not None and needed > self.interval:
-            if not self.stretched and needed > 1.5 * self.interval:
-                costs = f"saving held the run up for {self.held:.1f} s and wrote for {took:.1f} s"
-                log_info(f"{costs}, so it is done every {needed:.0f} s, not {self.interval:g}")
-                self.stretched = True
-            self.interval = max(self.interval, needed) if self.stretched else self.interval
+            costs = f"saving held the run up for {self.held:.1f} s and wrote for {took:.1f} s"
+            log_info(f"{costs}, so it is done every {needed:.0f} s, not {self.interval:.0f}")
+            self.interval = needed
         return True
 
     @property
@@ -277,20 +279,6 @@ class Checkpoint(Hook):
         """Attributes of the result about checkpoints: `resumed` (changed versions) and `checkpoints_not_saved`."""
         failures = {"checkpoints_not_saved": self.failures} if self.failures else {}
         return ({"resumed": self.changed} if self.changed else {}) | failures
-
-    def _check(self, about: dict[str, Any]) -> None:
-        """Raises `ValueError` if the folder holds other runs; sets `longer` if it holds a longer one."""
-        changed = check_identity(self.folder, about["identity"], self.identity)
-        self.changed = "; ".join(filter(None, (self.changed, changed)))
-        if about["over"]:
-            return
-        done, known = about["place"], about["server_steps"]
-        if self.server_steps < known and (about["kept"] is not None or self.server_steps < done):
-            text = f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
-            if not self.at_end:  # members of a sweep are kept in their folder only
-                raise UserError(f"{text}{self.server_steps}; name another folder")
-            self.longer = True
-            log_info(f"{text}{self.server_steps}; computed anew")
 
 
 def _plan_digest(execution: Execution) -> Any:

@@ -7,23 +7,20 @@ import copy
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
 
-from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Hook, Run, check_watchers
+from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.progress import Reporter
-from jaxafl.callbacks.stopping import ends_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
 from jaxafl.engine.problem import Observe
 from jaxafl.options import shown
 from jaxafl.results.arrivals import masked
-
-__all__ = ["CallbackHook", "Hook", "ProgressHook", "RunOptions", "SharedOptions", "run_with_hooks", "within"]
 
 _PIECES = 1.0  # seconds between reports
 
@@ -53,7 +50,7 @@ class RunOptions(SharedOptions, total=False):
     until: Mapping[str, float] | None
 
 
-class ProgressHook(Hook):
+class ProgressHook:
     """Reports pieces and chunks to a reporter."""
 
     def __init__(
@@ -78,11 +75,10 @@ class ProgressHook(Hook):
         if report is not None and time.perf_counter() - self.reported > _PIECES:
             report(*self._so_far(execution, execution.step_of(progress.row)))
 
-    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
+    def chunk(self, execution: Execution, progress: Progress) -> None:
         if done := progress.eval_step[-1]:
             latest = {name: float(np.mean(values)) for name, values in _pooled(progress).items()}
             self.reporter.update(*self._so_far(execution, done), latest)
-        return ()
 
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
         """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
@@ -97,18 +93,19 @@ class ProgressHook(Hook):
             self.batches[self.number] = self.batches[self.number][0], 0.0
 
 
-class CallbackHook(Hook):
+class CallbackHook:
     """Calls the callbacks of all runs that have not stopped."""
 
-    def __init__(self, callbacks: Sequence[Callback], runs: Sequence[Run], several: bool = False) -> None:
+    def __init__(self, callbacks: Sequence[Callback] = (), runs: Sequence[Run] = (), several: bool = False) -> None:
         """
         Args:
             callbacks: the callbacks.
             runs: the runs of the execution.
             several: if True, every run gets copies of the callbacks.
         """
-        self.runs = runs
-        check_watchers(callbacks, runs)
+        labels = getattr(callbacks, "labels", {})
+        self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
+        check_watchers(callbacks, self.runs)
         self.copies = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
 
     def begin(self, execution: Execution, progress: Progress) -> None:
@@ -144,40 +141,48 @@ class CallbackHook(Hook):
         return reasons
 
     def end(self, results: Sequence[Any]) -> None:
-        """Calls `end` of all callbacks with the result of their run, then raises the first error."""
-        errors = []
-        for callbacks, result in zip(self.copies, results, strict=False):
-            for one in callbacks:
-                try:
-                    one.end(result)
-                except Exception as error:
-                    errors.append(error)
-        if errors:
-            raise errors[0]
+        """Calls `end` of all callbacks with the result of their run, then raises their last error."""
+        with contextlib.ExitStack() as stack:
+            for callbacks, result in zip(self.copies, results, strict=False):
+                for one in callbacks:
+                    stack.callback(one.end, result)
 
 
-class _All(Hook):
-    """Progress, callbacks, checkpoint and signals, in this order."""
+class Hook:
+    """What the engine's loop calls: progress, callbacks, checkpoint and signals, in this order.
+
+    Attributes:
+        seconds: the longest duration of a piece.
+        steps: server steps at whose multiples a piece ends; `None` for any.
+    """
 
     def __init__(
-        self, progress: ProgressHook, callbacks: CallbackHook, checkpoint: Checkpoint | None, interrupts: Interrupts
+        self,
+        progress: ProgressHook | None = None,
+        callbacks: CallbackHook | None = None,
+        checkpoint: Checkpoint | None = None,
+        interrupts: Interrupts | None = None,
     ) -> None:
-        self.progress, self.callbacks, self.checkpoint, self.interrupts = progress, callbacks, checkpoint, interrupts
+        self.progress, self.callbacks, self.checkpoint = progress, callbacks or CallbackHook(), checkpoint
+        self.interrupts = interrupts or Interrupts()
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
 
     def begin(self, execution: Execution, progress: Progress) -> None:
-        for hook in filter(None, (self.checkpoint, self.callbacks, self.progress)):  # the checkpoint restores the runs
+        hooks: tuple[Any, ...] = self.checkpoint, self.callbacks, self.progress  # the checkpoint restores the runs
+        for hook in filter(None, hooks):
             hook.begin(execution, progress)
 
     def piece(self, execution: Execution, progress: Progress) -> None:
-        self.progress.piece(execution, progress)
+        if self.progress:
+            self.progress.piece(execution, progress)
         if self.checkpoint:
             self.checkpoint.piece(execution, progress)
         self._end_if_interrupted(execution, progress)
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
-        self.progress.chunk(execution, progress)
+        if self.progress:
+            self.progress.chunk(execution, progress)
         return self.callbacks.chunk(execution, progress)
 
     def settled(self, execution: Execution, progress: Progress) -> None:
@@ -186,14 +191,13 @@ class _All(Hook):
         self._end_if_interrupted(execution, progress)
 
     def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
-        def saved() -> str:
-            if self.checkpoint is None:
-                return ""
-            self.checkpoint.save(execution, progress)
-            good = f"; saved in {self.checkpoint.folder}: the same call goes on from there"
-            return good if self.checkpoint.finish() else "; it could not be saved"
-
-        self.interrupts.end(f"after {execution.step_of(progress.row)} server steps", saved)
+        if self.interrupts.noticed:
+            where = f"after {execution.step_of(progress.row)} server steps"
+            if self.checkpoint:
+                self.checkpoint.save(execution, progress)
+                saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"
+                where += f"; {saved if self.checkpoint.finish() else 'it could not be saved'}"
+            self.interrupts.end(where)
 
 
 def run_with_hooks(
@@ -201,10 +205,7 @@ def run_with_hooks(
     server_steps: int,
     every: int,
     begun: float,
-    progress_hook: ProgressHook,
-    callback_hook: CallbackHook,
-    checkpoint: Checkpoint | None,
-    interrupts: Interrupts,
+    hook: Hook,
     finish: Sequence[Callable[[Trained], Any]],
 ) -> list[Any]:
     """Executes runs to their end and returns their results, which the callbacks receive at the end.
@@ -214,30 +215,27 @@ def run_with_hooks(
 
     Args:
         execution, server_steps, every, begun: as in `run_to_end`.
-        progress_hook: the hook of the reporter.
-        callback_hook: the hook of the callbacks.
-        checkpoint: the checkpoint of the runs, if they have one.
-        interrupts: the recorded signals.
+        hook: the hook of the runs.
         finish: for each run, a function from the finished run to its result.
     """
     found: list[Any] = [None] * len(finish)
-    hook = _All(progress_hook, callback_hook, checkpoint, interrupts)
     try:
-        with checkpoint or contextlib.nullcontext():
+        with hook.checkpoint or contextlib.nullcontext():
             ended = run_to_end(execution, server_steps, every, hook, begun)
     except BaseException as error:
         if partial := getattr(error, "trained", None):
             found = [make(trained) for make, trained in zip(finish, partial, strict=True)]
             _carry(error, found)
         with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
-            callback_hook.end(found)
+            hook.callbacks.end(found)
         raise
     finally:
-        progress_hook.over()
-    notes = checkpoint.notes if checkpoint is not None else {}
+        if hook.progress:
+            hook.progress.over()
+    notes = hook.checkpoint.notes if hook.checkpoint else {}
     found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
     try:
-        callback_hook.end(found)
+        hook.callbacks.end(found)
     except Exception as error:
         _carry(error, found)
         raise
@@ -248,34 +246,15 @@ def _carry(error: Any, found: list[Any]) -> None:
     error.dataset, error.datasets = found[0], found
 
 
-def within(callbacks: Sequence[Any], **labels: Any) -> list[Callback]:
-    """Returns callbacks of one of several sweeps, such as a method of a comparison; runs have its labels too."""
-    return [_Within(one, labels) for one in callbacks]
+class Labelled(tuple[Any, ...]):
+    """Callbacks of one of several sweeps, such as a method of a comparison; their runs have its labels too."""
 
+    labels: Mapping[str, Any]
 
-class _Within(Callback):
-    """A callback that adds labels to the members of the runs."""
-
-    def __init__(self, callback: Any, labels: Mapping[str, Any]) -> None:
-        self.callback, self.labels, self.ends = callback, labels, ends_of(callback)
-
-    def __copy__(self) -> _Within:
-        return _Within(copy.copy(self.callback), self.labels)
-
-    def check(self, run: Run) -> None:
-        check_watchers([self.callback], [self._labelled(run)])
-
-    def begin(self, run: Run) -> None:
-        self.callback.begin(self._labelled(run))
-
-    def chunk(self, chunk: Chunk) -> str | bool | None:
-        return _answer(self.callback, chunk._replace(run=self._labelled(chunk.run)))
-
-    def end(self, result: Any) -> None:
-        self.callback.end(result)
-
-    def _labelled(self, run: Run) -> Run:
-        return run._replace(member={**self.labels, **run.member})
+    def __new__(cls, callbacks: Iterable[Any], **labels: Any) -> Labelled:
+        found = super().__new__(cls, callbacks)
+        found.labels = labels
+        return found
 
 
 def _answer(callback: Any, chunk: Chunk) -> str | None:

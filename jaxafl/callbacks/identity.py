@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.device.content import content
@@ -73,7 +74,10 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
     Raises:
         ValueError: the folder belongs to another run; the message lists the differences.
     """
-    found = _differing(saved, json.loads(json.dumps(current)))
+    tables = saved, json.loads(json.dumps(current))
+    before, now = (flatten_dict(table, sep=".", keep_empty_nodes=True) for table in tables)
+    both = ((path, (before.get(path), now.get(path))) for path in dict.fromkeys([*before, *now]))
+    found = {path: pair for path, pair in both if pair[0] != pair[1]}
     versions = {path: pair for path, pair in found.items() if path.startswith("versions.")}
     if others := _listed({path: pair for path, pair in found.items() if path not in versions}):
         raise UserError(f"{folder} holds something else: {others}; name another folder, or the same options")
@@ -87,21 +91,5 @@ def _device() -> str:
     return jax.devices()[0].device_kind
 
 
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any], path: str = "") -> dict[str, tuple[Any, Any]]:
-    """Returns path -> (before, now) of the entries in which nested tables differ."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for name in dict.fromkeys([*before, *now]):
-        old, new = before.get(name), now.get(name)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found |= _differing(old, new, f"{path}{name}.")
-        elif old != new:
-            found[f"{path}{name}"] = (old, new)
-    return found
-
-
 def _listed(found: Mapping[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{name} was {_short(old)} and is {_short(new)}" for name, (old, new) in found.items())
-
-
-def _short(value: Any) -> str:
-    return shown(value) if not isinstance(value, dict) else shown(value.get("name", value))
+    return ", ".join(f"{name} was {shown(old)} and is {shown(new)}" for name, (old, new) in found.items())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -62,15 +61,10 @@ class Interrupts:
         if self.noticed and kind is None:  # else a signal after the last piece is lost to the caller
             signal.raise_signal(self.noticed)
 
-    def end(self, where: str, saved: Callable[[], str] = str) -> None:
-        """Raises `Interrupted` if a signal was recorded.
-
-        Args:
-            where: the place, for the message.
-            saved: saves the runs and returns the end of the message.
-        """
+    def end(self, where: str) -> None:
+        """Raises `Interrupted` if a signal was recorded; `where`: the place, for the message."""
         if self.noticed:
-            error = Interrupted(f"interrupted by {signal.Signals(self.noticed).name} {where}{saved()}")
+            error = Interrupted(f"interrupted by {signal.Signals(self.noticed).name} {where}")
             error.signal = self.noticed
             if sys.excepthook is sys.__excepthook__:  # others, such as those of debuggers, stay
                 sys.excepthook = _show

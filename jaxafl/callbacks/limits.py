@@ -24,133 +24,102 @@ from jaxafl.options import UserError, check_number, check_whole, shown
 _PRIVATE = ("epsilon", "delta")
 _EXACT = ("time", "updates", "bytes", *_PRIVATE)
 _OTHERS = (*_EXACT, "seconds")  # limits that are no metrics
+_NOT_COUNTED = Traffic(0, 0)
 _FIRST = 2**10  # server steps of the first advance of a clock
 _LARGEST = 2**17  # most server steps of one advance
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """The limits that end a run.
+class Limited:
+    """The limits that end a run, and its length.
 
     Attributes:
         exact: limits that hold at every server step: `time` (simulated seconds), `updates`, `bytes`, `epsilon`.
         stops: callbacks that end the run at an evaluation.
         owner: the function that the user called, for messages.
+        server_steps: T.
+        size: bytes of an update, and of a model that a client downloads.
+        why: the limit that determines T; empty if none does.
     """
 
     exact: Mapping[str, float]
     stops: tuple[Callback, ...] = ()
     owner: str = "run"
+    server_steps: int = UNBOUNDED
+    size: Traffic = _NOT_COUNTED
+    why: str = ""
 
     def reached(
         self,
-        time: np.ndarray,
-        arrivals: np.ndarray,
-        unused: np.ndarray,
-        downloads: np.ndarray,
-        size: Traffic,
-        before: tuple[int, int] = (0, 0),
+        time: Any,
+        arrivals: Any,
+        unused: Any,
+        downloads: Any,
+        start: int,
+        before: int,
     ) -> tuple[int, str]:
         """Returns the number of server steps within the limits, and the limit that ends them (empty if none does).
 
         Args:
-            time: float [T], simulated seconds of the server steps.
+            time: float [T] or of one server step, simulated seconds.
             arrivals: int [T], arrivals of the server steps.
             unused: int [T], uploads that were refused or lost up to each server step.
             downloads: int [T], runs that were started up to each server step.
-            size: bytes of an update, and of a model that a client downloads.
-            before: arrivals and runs started before the first server step.
+            start: server steps of the run before these.
+            before: arrivals of those.
 
         Raises:
             ValueError: the first server step of the run is later than the limit of time.
         """
-        updates = before[0] + np.cumsum(arrivals, dtype=np.int64)
-        sent = (updates + unused.astype(np.int64)) * size.up + downloads.astype(np.int64) * size.down
-        within: dict[str, int] = {}
-        for name, limit in self.exact.items():
-            if name in _PRIVATE:
-                continue
-            if name == "time":  # a step after the limit would change the model at that time
-                steps = int(np.searchsorted(time, limit, side="right"))
-                within |= {name: steps} if steps < len(time) else {}
-            else:  # the step that reaches the limit belongs to the run
-                steps = int(np.searchsorted(updates if name == "updates" else sent, limit)) + 1
-                within |= {name: steps} if steps <= len(time) else {}
-        if not within:
-            return len(time), ""
-        name = min(within, key=lambda one: within[one])
+        updates = before + np.cumsum(arrivals, dtype=np.int64)
+        sent = (updates + unused) * self.size.up + np.int64(self.size.down) * downloads
+        reached = {}
+        for name, column in {"time": np.atleast_1d(time), "updates": updates, "bytes": sent}.items():
+            # a step after the time would change the model at it; the step that reaches another limit belongs to the run
+            side, last = ("right", 0) if name == "time" else ("left", 1)
+            at = int(np.searchsorted(column, self.exact.get(name, np.inf), side))  # type: ignore[call-overload]
+            if at < len(updates):
+                reached[name] = at + last
+        if not reached:
+            return len(updates), ""
+        name = min(reached, key=lambda one: reached[one])
         why = f"until {name} {self.exact[name]:g}"
-        if not within[name] and before == (0, 0) and not np.isnan(time[0]):
-            raise UserError(f"{self.owner}: {why} s: the first server step is at {time[0]:.6g} s, later than that")
-        return within[name], why
+        if not start + reached[name]:
+            raise UserError(f"{self.owner}: {why} s: the first server step is at {np.min(time):.6g} s, later than that")
+        return reached[name], why
 
-    def private(self, parts: list[Schedule], mechanism: Mechanism | None) -> int:
-        """Returns the number of server steps within the limit of ε; all of them without such a limit.
-
-        Args:
-            parts: the server steps so far.
-            mechanism: noise of the simulation.
-        """
-        steps = sum(part.server_steps for part in parts)
-        if mechanism is None:
-            return steps
-        epsilon = largest_epsilon(joined(parts), mechanism, self.exact["delta"])
-        return int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
-
-    def ahead(self, clock: Live, size: Traffic, most: int, mechanism: Mechanism | None = None) -> tuple[int, str]:
+    def ahead(self, clock: Live, mechanism: Mechanism | None = None) -> tuple[int, str]:
         """Advances a clock until a limit is reached, and returns `reached` for it.
 
         Args:
             clock: the clock.
-            size: bytes of an update and of a model.
-            most: the largest number of server steps.
             mechanism: noise of the simulation, if ε is limited.
 
         Raises:
             ValueError: the clock fails before a limit, or the first server step exceeds one.
         """
-        done, before, count = 0, (0, 0), _FIRST
+        done, before, count = 0, 0, _FIRST
         parts: list[Schedule] = []
-        while done < most:
-            part = clock.advance(min(count, most - done), early=True)
-            taken = part.taken
+        while done < self.server_steps:
+            part = clock.advance(min(count, self.server_steps - done), early=True)
             unused = part.runs_refused + part.runs_lost
-            within, why = self.reached(part.time, taken, unused, part.runs_begun, size, before)
-            parts = [*parts, part] if mechanism else []
-            if mechanism and (allowed := self.private(parts, mechanism) - done) < within:
-                within, why = allowed, f"until epsilon {self.exact['epsilon']:g}"
-                if not done + within:
+            within, why = self.reached(part.time, part.taken, unused, part.runs_begun, done, before)
+            if mechanism:
+                parts.append(part)
+                epsilon = largest_epsilon(joined(parts), mechanism, self.exact["delta"])
+                allowed = int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
+                if allowed < done + within:
+                    within, why = allowed - done, f"until epsilon {self.exact['epsilon']:g}"
+                if not allowed:
                     raise UserError(
                         f"{self.owner}: {why}: the first server step exceeds it; give more noise, or a larger limit"
                     )
             if why:
-                if within < len(taken) and np.isnan(part.time[within]):
-                    raise UserError(
-                        f"{self.owner}: {why}: the clock {clock.clock.name} has no time (NaN) at server step "
-                        f"{done + within}"
-                    )
                 return done + within, why
-            done += len(taken)
-            before = (before[0] + int(taken.sum()), part.runs_started)
+            done += len(part.taken)
+            before += int(part.taken.sum())
             count = min(8 * count, _LARGEST)
-        return most, ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Limited:
-    """The length of a run and its limits.
-
-    Attributes:
-        server_steps: T.
-        limits: limits of the run.
-        size: bytes of an update and of a model.
-        why: the limit that determines T; empty if none does.
-    """
-
-    server_steps: int
-    limits: Limits
-    size: Traffic
-    why: str = ""
+        return self.server_steps, ""
 
     @classmethod
     def of(cls, owner: str, simulation: Any, server_steps: int | None, until: Any, seed: int) -> Limited:
@@ -165,18 +134,20 @@ class Limited:
         """
         if server_steps is None and until is None:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600}}")
-        most = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
         limits = limits_of(owner, until)
-        size = simulation.traffic() if "bytes" in limits.exact else Traffic(0, 0)
         mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
         if mechanism is not None and mechanism.refused:
             raise UserError(f"{owner}: until epsilon: {mechanism.refused}")
-        steps, why = most, ""
+        steps = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
+        size = simulation.traffic() if "bytes" in limits.exact else limits.size
+        found, why = dataclasses.replace(limits, server_steps=steps, size=size), ""
         if limits.exact and not simulation.clock_sees_training:
-            steps, why = limits.ahead(simulation.live(seed), size, most, mechanism)
-        if steps != UNBOUNDED:
+            steps, why = found.ahead(simulation.live(seed), mechanism)
+        if steps == UNBOUNDED:
+            why = f"{UNBOUNDED:,} server steps are over, and no limit was reached"
+        else:
             check_schedules(simulation.server, steps)
-        return cls(steps, limits, size, why)
+        return dataclasses.replace(found, server_steps=steps, why=why)
 
     def without_training(self, owner: str) -> int:
         """Returns T of a schedule that is computed without training.
@@ -198,41 +169,33 @@ class Limited:
             )
         return self.server_steps
 
-    @property
-    def stops(self) -> tuple[Callback, ...]:
-        """Callbacks that end the run at an evaluation."""
-        return self.limits.stops
-
     def noted(self, trained: Trained) -> Trained:
         """Returns the finished run with its limit in the notes."""
         ended: dict[str, Any] = dict(trained.notes)
         complete = trained.failure is None and trained.schedule.server_steps == self.server_steps
         if self.why and complete and "stopped" not in ended:
             ended["stopped"] = self.why
-        if complete and self.server_steps == UNBOUNDED and "stopped" not in ended:
-            ended["stopped"] = f"{UNBOUNDED:,} server steps are over, and no limit was reached"
-        if "time" in self.limits.exact and ended.get("stopped", "").startswith("until time"):
-            ended["until_time"] = float(self.limits.exact["time"])
+        if "time" in self.exact and ended.get("stopped", "").startswith("until time"):
+            ended["until_time"] = float(self.exact["time"])
         return trained._replace(notes=ended)
 
     def of_steps(self, clock: Any) -> Callable[[ServerStep, int], tuple[int, str]] | None:
-        """Returns (server step, arrivals before it) -> `Limits.reached`, for a clock that is advanced step by step.
+        """Returns (server step, arrivals before it) -> `reached`, for a clock that is advanced step by step.
 
         It is `None` without exact limits.
         """
-        if not self.limits.exact:
+        if not self.exact:
             return None
 
         def within(step: ServerStep, before: int) -> tuple[int, str]:
             started, refused, _, lost, _ = step.totals
-            time, taken = np.array([step.time + clock.pause * (step.version + 1)]), np.array([len(step.runs)])
-            unused, downloads = np.array([refused + lost]), np.array([started])
-            return self.limits.reached(time, taken, unused, downloads, self.size, (before, 0))
+            time = step.time + clock.pause * (step.version + 1)
+            return self.reached(time, len(step.runs), refused + lost, started, step.version, before)
 
         return within
 
 
-def limits_of(owner: str, until: Any) -> Limits:
+def limits_of(owner: str, until: Any) -> Limited:
     """Returns the limits of `until`.
 
     Args:
@@ -244,7 +207,7 @@ def limits_of(owner: str, until: Any) -> Limits:
         ValueError, TypeError: `until` is no mapping of names to numbers, or a number cannot be a limit.
     """
     if until is None:
-        return Limits({})
+        return Limited({})
     if not isinstance(until, Mapping) or not until:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
@@ -268,10 +231,7 @@ def limits_of(owner: str, until: Any) -> Limits:
     if "seconds" in given:
         check_number(owner, "until, seconds", given["seconds"], above=0)
         stops.append(StopAfter(wall=given.pop("seconds")))
-    for name in given:
-        if not isinstance(name, str):
-            raise TypeError(f"{owner}: until needs names of limits, such as {{'time': 3600}}, got {shown(until)}")
-    return Limits(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)
+    return Limited(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:

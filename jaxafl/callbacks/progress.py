@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxafl.callbacks.base import in_notebook
-from jaxafl.options import shown
 
 if TYPE_CHECKING:  # importing it here would slow down `import jaxafl`
     from rich.console import Console
@@ -181,16 +180,11 @@ def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | 
     """
     if progress is False:
         return Silent()
-    if progress is True or isinstance(progress, str):
-        name = f"{progress}: {name}" if isinstance(progress, str) else name
-        terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-        return (Cell if in_notebook() else Bar if terminal else Lines)(name, server_steps)
-    if isinstance(progress, type) or not hasattr(progress, "update") or not hasattr(progress, "__enter__"):
-        raise TypeError(
-            "progress must be True, False, a name to show, or a reporter: a context manager with a method "
-            f"update(done, updates_per_second, metrics), see jaxafl.callbacks.progress.Reporter; got {shown(progress)}"
-        )
-    return progress
+    if progress is not True and not isinstance(progress, str):
+        return progress
+    name = f"{progress}: {name}" if isinstance(progress, str) else name
+    terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return (Cell if in_notebook() else Bar if terminal else Lines)(name, server_steps)
 
 
 def _clock(seconds: float) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
 from jaxafl.device.content import content, source_of
-from jaxafl.models.metrics import falls, meant, reaches
+from jaxafl.models.metrics import falls, reaches
 from jaxafl.options import UserError, check_number
 
 
@@ -48,7 +48,7 @@ class StopAt(Callback):
             Before compilation: a metric does not exist, or its better direction is unknown.
     """
 
-    owner = "StopAt"  # in messages
+    owner, others = "StopAt", tuple[str, ...]()  # in messages
 
     def __init__(self, **targets: float) -> None:
         if not targets:
@@ -69,8 +69,7 @@ class StopAt(Callback):
 
     def check(self, run: Run) -> None:
         for name in self.targets:
-            check_metric(self.owner, run, name)
-            falls(name, run.metrics, self.owner)
+            check_metric(self.owner, run, name, self.others)
 
     def chunk(self, chunk: Chunk) -> str | None:
         for name, target in self.targets.items():
@@ -92,9 +91,8 @@ class StopAfter(Callback):
     """
 
     def __init__(self, simulated: float | None = None, wall: float | None = None) -> None:
-        self.limits = {
-            name: limit for name, limit in {"simulated": simulated, "wall": wall}.items() if limit is not None
-        }
+        given = {"simulated": simulated, "wall": wall}
+        self.limits = {name: limit for name, limit in given.items() if limit is not None}
         if not self.limits:
             raise UserError("StopAfter needs seconds, e.g. StopAfter(simulated=3600)")
         for name, limit in self.limits.items():
@@ -112,7 +110,7 @@ class StopAfter(Callback):
 class Targets(StopAt):
     """Stops a run as soon as an evaluation reaches a target of `until`."""
 
-    def __init__(self, owner: str, targets: Mapping[str, float], others: Sequence[str]) -> None:
+    def __init__(self, owner: str, targets: Mapping[str, float], others: tuple[str, ...]) -> None:
         """
         Args:
             owner: the function that the user called, for messages.
@@ -123,13 +121,3 @@ class Targets(StopAt):
         self.others = others
         super().__init__(**targets)
         self.ends = {}  # the limits of a run are compared anyway
-
-    def check(self, run: Run) -> None:
-        for name in self.targets:
-            if run.metrics and name not in run.metrics:
-                metrics = f"{', '.join(run.metrics)} (server steps are `server_steps`)"
-                raise UserError(
-                    f"{self.owner}: there is no limit {name!r}; there are {', '.join(self.others)} (of wall-clock "
-                    f"time) and metrics: {metrics}{meant(name, [*self.others, *run.metrics])}"
-                )
-        super().check(run)

@@ -98,20 +98,21 @@ def _read(folder: pathlib.Path, number: int) -> Saved:
         raise ValueError("its description has changed")
     about = json.loads(text)
     for name, (dtype, shape, known) in about["arrays"].items():
-        array = arrays[name].view(jnp.dtype(dtype)) if np.prod(shape) else np.zeros(shape, jnp.dtype(dtype))
+        array = arrays[name].view(jnp.dtype(dtype))
         if (list(array.shape), _sum(array)) != (shape, known):
             raise ValueError(f"the array {name} has changed")
         arrays[name] = array
     return Saved(number, about, arrays)
 
 
-def steps_made(folder: pathlib.Path) -> int:
-    """Returns the server steps of the newest checkpoint, without reading its arrays; 0 if there is none."""
+def steps_made(folder: pathlib.Path) -> dict[int, int]:
+    """Returns index of a run in its sweep -> server steps of the newest checkpoint, without reading its arrays."""
     try:
         with np.load(folder / str(numbers_in(folder)[-1]) / _FILE) as file:
-            return json.loads(file[_ABOUT].tobytes())["made"]
+            about = json.loads(file[_ABOUT].tobytes())
     except (IndexError, ValueError, KeyError, OSError, zipfile.BadZipFile):  # none exists, or a run has just deleted it
-        return 0
+        return {}
+    return dict.fromkeys(about["places"], about["made"])
 
 
 def check_folder(owner: str, folder: Any) -> pathlib.Path:
@@ -151,21 +152,16 @@ def log_info(text: str) -> None:
 
 
 def _sum(array: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
 def flattened(parts: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns name -> array, without empty arrays, and name -> (dtype, shape, CRC-32) of all arrays."""
-    arrays = {}
-    table = {}
+    """Returns name -> array, and name -> (dtype, shape, CRC-32) of all arrays."""
+    arrays: dict[str, np.ndarray] = {}
     for part, tree in parts.items():
         leaves = tree.items() if part == "evaluations" else enumerate(jax.tree.leaves(tree))
-        for name, leaf in leaves:
-            array = np.asarray(leaf)
-            table[f"{part}/{name}"] = (str(array.dtype), list(array.shape), _sum(array.reshape(-1)))
-            if array.size:
-                arrays[f"{part}/{name}"] = array
-    return arrays, table
+        arrays |= {f"{part}/{name}": np.asarray(leaf) for name, leaf in leaves}
+    return arrays, {name: (str(array.dtype), list(array.shape), _sum(array)) for name, array in arrays.items()}
 
 
 def unflattened(like: Any, part: str, arrays: Mapping[str, np.ndarray], table: Mapping[str, Any], check: bool) -> Any:

@@ -67,13 +67,9 @@ def by_step(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]:
         schedule: the schedule.
         losses: mean loss of each run, [T, A]; `None` if it is not known.
     """
-    mask, counts = schedule.mask, schedule.mask.sum(axis=1)
-    found: dict[str, Any] = {"step_arrivals": counts, "step_staleness": _means(schedule.staleness, mask, counts)}
-    if losses is not None:
-        found["step_loss"] = _means(losses, mask, counts)
-    return {name: (("step",), values) for name, values in found.items()}
-
-
-def _means(values: np.ndarray, mask: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    total = np.where(mask, values, 0).sum(axis=1, dtype=float)
-    return np.divide(total, counts, out=np.full(len(counts), np.nan), where=counts > 0)
+    averaged = {"step_staleness": schedule.staleness} | ({} if losses is None else {"step_loss": losses})
+    found: dict[str, Any] = {"step_arrivals": (("step",), schedule.mask.sum(axis=1))}
+    for name, values in averaged.items():
+        means = np.ma.masked_array(values, ~schedule.mask).mean(axis=1, dtype=float)
+        found[name] = ("step",), np.ma.filled(means, np.nan)
+    return found

@@ -125,7 +125,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         if str(name).startswith("observe_"):
             meaning = f"`{str(name).removeprefix('observe_')}` of the user's observe"
         variable.attrs |= {"units": _UNITS.get(str(name), "1"), "long_name": meaning}
-    for name in trained.evaluations.keys() & set(map(str, dataset.variables)):
+    for name in trained.evaluations.keys() & dataset.variables.keys():
         of_set = metric_of(name, trained.metrics)
         if name not in meanings:
             kind = "mean of the metric" if of_set is None else "metric of all outputs,"

@@ -1,4 +1,4 @@
-"""Files of results: NetCDF-4 with checksums."""
+"""Files of results: NetCDF-4 with a checksum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxafl.options import UserError, as_path, shown
+from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing, temporary_path
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
@@ -70,9 +70,7 @@ def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> path
     if path is None:
         return None
     path = as_path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"the result path {path} is a directory; name a file, e.g. {path / 'result.nc'}")
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file() and not path.is_dir():
         raise UserError(f"the result path {path} is no regular file; name a file, e.g. result.nc")
     try:
         if path.exists():
@@ -89,23 +87,21 @@ def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> path
 
 
 def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
-    """Writes a result as NetCDF-4 with checksums. An existing file is replaced atomically or stays unchanged.
+    """Writes a result as NetCDF-4 with a checksum. An existing file is replaced atomically or stays unchanged.
 
     Raises:
-        TypeError, ValueError: this is not a result, or the path has the ending of another format.
+        TypeError, ValueError: this is not a path, or it has the ending of another format.
         OSError: the file could not be written. The error holds the result as its attribute `dataset`.
     """
-    import xarray as xr
-
-    if not isinstance(dataset, xr.Dataset):
-        raise TypeError(f"save takes a result (xarray.Dataset) and a path, save(result, 'r.nc'); got {shown(dataset)}")
     check_ending(as_path(path), _NETCDF, "a result is written as NetCDF", _OTHER_FORMATS)
     try:
         content = io.BytesIO()  # HDF5 aborts the process if it writes to a full disk itself
         with _no_dask_lock():
             dataset.to_netcdf(content, engine="h5netcdf")
+        data = content.getbuffer()
+        table = json.dumps({"": (0, len(data), zlib.crc32(data))})
         with replacing(path) as unfinished, unfinished.open("wb") as file:
-            file.writelines([content.getbuffer(), _checksums(content)])
+            file.writelines([data, table.encode()])
     except Exception as error:  # the file system, HDF5 and xarray raise different kinds
         why = f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error})"
         failure = OSError(why)
@@ -120,39 +116,26 @@ def _no_dask_lock() -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext() if dask is None else dask.config.set(scheduler="single-threaded")
 
 
-# Checksums are appended after the end of the HDF5 file, which HDF5 ignores. They cover all bytes, including attributes,
-# strings, scalars and the structures of HDF5. They are compared before HDF5 opens the file, because HDF5 may hang on a
-# damaged one. Programs that write to the file through HDF5 (xarray, h5py, nco) cut them off, and a copy that xarray
+# A checksum is appended after the end of the HDF5 file, which HDF5 ignores. It covers all bytes, including attributes,
+# strings, scalars and the structures of HDF5. It is compared before HDF5 opens the file, because HDF5 may hang on a
+# damaged one. Programs that write to the file through HDF5 (xarray, h5py, nco) cut it off, and a copy that xarray
 # saves has none; both load unchecked. Fletcher-32, the filter of HDF5, does not suffice: it
 # takes 0 for -1 (the client of an empty slot), refuses strings and scalars, skips attributes, and needs 2 kB per
 # variable.
-def _checksums(content: io.BytesIO) -> bytes:
-    """Returns the JSON table of checksums: name -> [start, end, CRC-32] of a variable, "" for the whole file."""
-    import h5py
-
-    with h5py.File(content) as file, content.getbuffer() as data:
-        places = {"": (0, len(data))}
-        for name, variable in file.items():
-            if (start := variable.id.get_offset()) is not None:  # a dimension without coordinate has no data
-                places[name] = (start, start + variable.id.get_storage_size())
-        return json.dumps({name: (at, to, zlib.crc32(data[at:to])) for name, (at, to) in places.items()}).encode()
-
-
-def _check_bytes(path: str | os.PathLike[str]) -> None:
-    """Raises `ValueError` with the damaged variables, if the file has checksums and they differ."""
-    content = memoryview(pathlib.Path(path).read_bytes())
+def _check_bytes(path: pathlib.Path) -> None:
+    """Raises `ValueError` if the file has a checksum, {"": [start, end, CRC-32]}, and its bytes differ."""
+    content = memoryview(path.read_bytes())
     at = {b"\0": 40, b"\1": 44}.get(bytes(content[8:9]), 28)  # depends on the version of HDF5's superblock
     end = int.from_bytes(content[at : at + 8], "little")
     if content[:4] != b"\x89HDF" or end >= len(content):
         return
     try:
-        table = json.loads(bytes(content[end:]))
-        damaged = [name for name, (at, to, known) in table.items() if zlib.crc32(content[at:to]) != known]
-    except (ValueError, TypeError, AttributeError):  # the table itself is damaged
-        damaged = [""]
-    if damaged:
-        part = f"variable {', '.join(damaged[1:])}" if damaged[1:] else "its attributes, texts or structure"
-        raise ValueError(f"{path} is damaged: {part} changed since it was written; run again to make a new one")
+        start, stop, known = json.loads(bytes(content[end:]))[""]
+        intact = zlib.crc32(content[start:stop]) == known
+    except (ValueError, TypeError, KeyError):  # the checksum itself is damaged
+        intact = False
+    if not intact:
+        raise ValueError(f"{path} is damaged: it has changed since it was written; run again to make a new one")
 
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:
@@ -161,32 +144,20 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     Raises:
         FileNotFoundError, IsADirectoryError: the file does not exist, or is a folder.
         TypeError: this is not a path.
-        ValueError: the file is damaged, or not a result.
+        ValueError: the file is damaged, or no NetCDF file.
     """
     import xarray as xr
 
     import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
 
-    file = as_path(path)
-    if file.is_dir():
-        raise IsADirectoryError(f"{path} is a folder, not a result file; that of a sweep is read by jaxafl.gather")
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no result file {path} (looked for {file.absolute()})")
-    _check_bytes(file)
+    _check_bytes(as_path(path))
     try:
-        dataset = xr.load_dataset(file, engine="h5netcdf")
+        dataset = xr.load_dataset(as_path(path), engine="h5netcdf")
     except Exception as error:  # h5netcdf and h5py raise many kinds for damaged files
         raise ValueError(
             f"{path} is not a result file (NetCDF), or it is damaged ({type(error).__name__}: {error}); run again to "
             "make a new one"
         ) from error
-    # the quickstart's file holds the attributes of its results as JSON
-    has_version = "jaxafl_version" in dataset.attrs or "jaxafl_version" in str(dataset.attrs.get("methods"))
-    if "step" not in dataset.dims or not has_version:
-        raise ValueError(
-            f"{path} is a NetCDF file but not a result of jaxafl: it has no dimension `step` or no attribute "
-            "`jaxafl_version`; give a file that run(save=...), sweep(save=...) or the quickstart wrote"
-        )
     dataset.attrs = {
         name: value.item() if isinstance(value, np.generic) else value for name, value in dataset.attrs.items()
     }

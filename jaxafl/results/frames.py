@@ -95,8 +95,7 @@ def _columns(result: xr.Dataset, table: str) -> dict[str, np.ndarray]:
     if key:
         values = _column(result.variables[key], sizes)
         present = values >= 0 if table == "arrivals" else values == values  # not NaN, as padding is
-    columns = {dim: np.arange(size) for dim, size in sizes.items()}
-    columns = {dim: _spread(values, dim, sizes)[present] for dim, values in columns.items() if dim not in result.coords}
+    columns = {dim: _column(result[dim].variable, sizes)[present] for dim in sizes if dim not in result.coords}
     for name, variable in _by_set(result):
         along = set(variable.dims)
         of_row = along <= set(sizes) and set(dims) <= along
@@ -124,9 +123,4 @@ def _by_set(result: xr.Dataset) -> Iterator[tuple[str, xr.Variable]]:
 
 
 def _column(variable: xr.Variable, sizes: Mapping[str, int]) -> np.ndarray:
-    return np.asarray(variable.to_base_variable().set_dims(sizes).transpose(*sizes).values).ravel()
-
-
-def _spread(values: np.ndarray, dim: str, sizes: Mapping[str, int]) -> np.ndarray:
-    shape = [size if name == dim else 1 for name, size in sizes.items()]
-    return np.broadcast_to(values.reshape(shape), tuple(sizes.values())).ravel()
+    return variable.to_base_variable().set_dims(sizes).transpose(*sizes).values.ravel()

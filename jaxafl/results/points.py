@@ -36,19 +36,16 @@ def with_finals(result: xr.Dataset) -> xr.Dataset:
     `final_time`, `final_step`, `final_updates`, `final_local_steps` and `final_bytes` are the point of this evaluation.
     Metrics of a failed run are NaN.
     """
-    if "eval_step" not in result.variables or not result.sizes[_ALONG]:
-        return result
     plain = _evaluated(result)
     failed = failed_steps(result) >= 0
     found = {}
     place = _last(plain["eval_step"].notnull())
     for name, values in plain.data_vars.items():
         kind = str(name).removeprefix("eval_")
-        if f"final_{kind}" not in result.variables:
-            final = _taken(values, place)
-            final = final.where(~failed) if kind == name and np.any(failed) else final
-            meaning = f"{values.attrs.get('long_name', name)}, {_WORDS['last']}"
-            found[f"final_{kind}"] = final.dims, final.values, values.attrs | {"long_name": meaning}
+        final = _taken(values, place)
+        final = final.where(~failed) if kind == name and np.any(failed) else final
+        meaning = f"{values.attrs.get('long_name', name)}, {_WORDS['last']}"
+        found[f"final_{kind}"] = final.dims, final.values, values.attrs | {"long_name": meaning}
     return result.assign(found)
 
 
@@ -69,7 +66,7 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
         Every variable with a dimension `evaluation`, without this dimension. The attribute `at` is the point in words.
 
     Raises:
-        ValueError, TypeError: this is not a result, or not a point.
+        ValueError, TypeError: this is not a point.
 
     Examples:
         >>> import jaxafl as afl
@@ -91,8 +88,6 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
     ((axis, given),) = point.items()
     numbers = as_numbers("at", axis, given).astype(float)
     variable = AXES[axis].variable
-    if not isinstance(result, xr.Dataset) or variable not in result.variables:
-        raise TypeError(f"at takes the result of a run or a sweep, with a variable {variable}; got {shown(result)}")
     each = isinstance(given, xr.DataArray) and given.ndim > 0 and set(given.dims) <= set(result[variable].dims)
     if (numbers.ndim > 1 and not each) or not np.isfinite(numbers).all() or (numbers < 0).any():
         raise UserError(f"at: {axis} must be a finite number >= 0, or a list of them; got {shown(given)}")

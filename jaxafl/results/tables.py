@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor, isfinite, log10
 from typing import NamedTuple
 
 from jaxafl.options import check_choice
@@ -47,9 +48,7 @@ def table(form: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> s
 
 def decimals(deviations: Sequence[float]) -> int:
     """Returns the number of decimals that shows two digits of the largest deviation."""
-    from math import floor, isfinite, log10
-
-    largest = max([deviation for deviation in deviations if isfinite(deviation)], default=0.0)
+    largest = max(filter(isfinite, deviations), default=0.0)
     return min(max(1 - floor(log10(largest)), 0), 6) if largest > 0 else 1
 
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
-from jaxafl.callbacks.hooks import within
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, file_name, renew
+from jaxafl.callbacks.hooks import Labelled
 from jaxafl.callbacks.identity import content_of
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.options import UserError, check_whole, did_you_mean, named, shown, user_errors
 from jaxafl.simulation import Simulation
-from jaxafl.study.comparison import METHODS, UNTIL, Comparison, compared_at, differing, refuse_data
+from jaxafl.study.comparison import METHODS, Comparison, compared_at, differing, refuse_data
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.run import SweepOptions, sweep
 
@@ -112,7 +111,7 @@ def compare(
             steps[name],
             until=known.exact or None,
             eval_every=every[name],
-            callbacks=within(watchers, method=name),
+            callbacks=Labelled(watchers, method=name),
             folder=folders[name],
             **named_progress(options, name),
         )
@@ -164,15 +163,12 @@ def _begun(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dic
     if folder is None:
         return dict.fromkeys(names)
     path = check_folder("folder", folder)
-    known = path / UNTIL
-    if known.is_file() and (before := json.loads(known.read_text())) != until:
-        raise UserError(f"{path} holds runs until {before}, not {dict(until)}; name another folder, or the same limits")
-    folders = {name: path / re.sub(r"[^\w.=,+-]+", "_", name) for name in names}
-    if len({str(own).casefold() for own in folders.values()}) < len(names):
-        raise UserError(f"compare: two methods would have the same folder: {', '.join(map(str, folders.values()))}")
-    known.write_text(json.dumps(dict(until)))
-    listed = path / METHODS
-    earlier = json.loads(listed.read_text()) if listed.is_file() else {}
-    now = {name: own.name for name, own in folders.items()}
-    listed.write_text(json.dumps(now | {name: own for name, own in earlier.items() if name not in now}))
-    return dict(folders)
+    about = path / METHODS
+    known = json.loads(about.read_text()) if about.is_file() else {"until": dict(until), "methods": {}}
+    if known["until"] != until:
+        raise UserError(
+            f"{path} holds runs until {known['until']}, not {dict(until)}; name another folder, or the same limits"
+        )
+    folders = {name: file_name(name) for name in names}
+    about.write_text(json.dumps(known | {"methods": folders | known["methods"]}))
+    return {name: path / own for name, own in folders.items()}

@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 
 _FORM = {"source", "files", "form", "preprocessing"}  # differ between equal samples, so they must not be compared
 _SHOWN = 4
-UNTIL = "until.json"
 METHODS = "methods.json"
 _SIGNS = str.maketrans("-", "−")
 Spread = Literal["std", "interval"]
@@ -316,7 +315,7 @@ def _means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: fl
     scale = scale_of(metric)
     lower = falls(comparison.results.values(), metric, "table")
     places = decimals([scale * (one.std if spread == "std" else (one.high - one.low) / 2) for one in found.values()])
-    best = _best(found, lower)
+    best = (min if lower else max)((one.mean for one in found.values() if np.isfinite(one.mean)), default=None)
     cells = {}
     for name, one in found.items():
         finite = np.isfinite(one.values)
@@ -389,11 +388,6 @@ def _notes(
     return " ".join(found)
 
 
-def _best(found: Mapping[str, Summary], lower: bool) -> float | None:
-    means = [one.mean for one in found.values() if np.isfinite(one.mean)]
-    return (min(means) if lower else max(means)) if means else None
-
-
 def _named(metric: str) -> str:
     name = metric.replace("_", " ")
     return f"{name} (%)" if percent(metric) else name
@@ -417,14 +411,9 @@ def gathered(folder: str | os.PathLike[str]) -> tuple[dict[str, xr.Dataset], str
     path = as_path(folder)
     if not is_comparison(path):
         raise UserError(f"{path} is not the folder of a comparison: there is no {METHODS} in it")
-    folders = json.loads((path / METHODS).read_text())
-    for name, own in folders.items():
-        if not (path / own / "sweep.json").is_file():
-            raise UserError(
-                f"the method {name!r} of the comparison in {path} has not begun; the same call continues it"
-            )
-    found = {name: gather(path / own) for name, own in folders.items()}
-    return found, compared_at(json.loads((path / UNTIL).read_text()), found)
+    about = json.loads((path / METHODS).read_text())
+    found = {name: gather(path / own) for name, own in about["methods"].items()}
+    return found, compared_at(about["until"], found)
 
 
 def compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str | dict[str, float]:

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, check_callbacks, renew
-from jaxafl.callbacks.hooks import within
+from jaxafl.callbacks.base import Callback, check_callbacks, check_metric, renew
+from jaxafl.callbacks.hooks import Labelled
 from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
-from jaxafl.engine.recorded import evaluated
-from jaxafl.models.metrics import falls, meant
+from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.curves import check_at, value
 from jaxafl.results.tables import Cell, table
@@ -206,7 +205,7 @@ def tune(
             server_steps and steps,
             until=limits[rung],
             eval_every=every,
-            callbacks=within(watchers, rung=rung),
+            callbacks=Labelled(watchers, rung=rung),
             folder=path and path / f"rung-{rung}",
             **named_progress(options, f"rung {rung + 1} of {count}"),
         )
@@ -264,12 +263,9 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
     """Returns True if a lower value of the metric is better. Raises `ValueError` if the models differ in it."""
     found = set()
     for one in {id(member.simulation.model): member.simulation for member in members}.values():
-        asked = one.recording(metrics=of_sets)
-        ways = evaluated(one.model.at(one.precision), one.data, asked, one.client.personal is not None)
-        if metric not in ways:
-            known = [name for name in ways if name.startswith((_SPLIT, _PERSONAL))]
-            raise UserError(f"tune: there is no metric {metric!r}; there are {', '.join(known)}{meant(metric, known)}")
-        found.add(falls(metric, ways, "tune"))
+        run = one.as_run(0, 1, one.recording(metrics=of_sets))
+        check_metric("tune", run, metric)
+        found.add(falls(metric, run.metrics, "tune"))
     if len(found) > 1:
         raise UserError(
             f"tune: the metric {metric!r} is better when it is higher with some of the models, lower with others"
@@ -279,13 +275,10 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
 
 def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns values [configurations, seeds] (`bad` for a failed run) and local steps [configurations] of a rung."""
-    runs = [
-        [found.isel({_CONFIGURATION: i, "seed": j}) for j in range(found.sizes["seed"])]
-        for i in range(found.sizes[_CONFIGURATION])
-    ]
-    values = np.asarray([[value(run, metric, at) for run in row] for row in runs])
-    spent = np.asarray([[np.nanmax(run.eval_local_steps.values, initial=0) for run in row] for row in runs])
-    return np.where(np.isnan(values), bad, values), spent.sum(axis=1)
+    values = np.full((found.sizes[_CONFIGURATION], found.sizes["seed"]), np.nan)
+    for row, column in np.ndindex(values.shape):
+        values[row, column] = value(found.isel({_CONFIGURATION: row, "seed": column}), metric, at)
+    return np.where(np.isnan(values), bad, values), found.final_local_steps.sum("seed").values
 
 
 def _rungs(configurations: int, factor: int) -> int:

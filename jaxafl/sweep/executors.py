@@ -6,6 +6,7 @@ results there, so that finished tasks are skipped.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -26,6 +27,7 @@ from jaxafl.callbacks.hooks import ProgressHook
 from jaxafl.callbacks.interrupts import Interrupted, Interrupts
 from jaxafl.callbacks.progress import Reporter, Silent
 from jaxafl.options import UserError, check_whole, shown
+from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.folder import SweepFolder
 from jaxafl.sweep.members import Work
 
@@ -40,12 +42,7 @@ _SHARE = 0.9  # fraction of the memory of an accelerator for all workers that sh
 
 
 def check_executor(executor: Any, folder: Any, devices: Any) -> None:
-    """Raises `TypeError` or `ValueError` for an executor that cannot work."""
-    if isinstance(executor, type) or not (hasattr(executor, "submit") or callable(executor)):
-        raise TypeError(
-            "sweep(executor=...) must have a method submit(function, *args), or be a function that makes such an "
-            f"object, e.g. jaxafl.process_pool(4); got {shown(executor)}"
-        )
+    """Raises `ValueError` for an executor that has no folder, or whose devices are given."""
     if folder is None:
         raise UserError("sweep(executor=...) needs a folder=..., which all workers see and leave their results in")
     if devices is not None:
@@ -111,12 +108,10 @@ def run_in(
         interrupts: the recorded signals.
 
     Raises:
-        RuntimeError: the executor is broken, because a worker died.
+        BrokenExecutor: a worker died; finished and saved members are kept, and the same call continues.
     """
     _write_work(work, batches, kept)
     pool = executor if hasattr(executor, "submit") else executor()
-    if not hasattr(pool, "submit"):
-        raise TypeError(f"sweep(executor=...): the function has made {shown(pool)}, which has no method submit")
     _check_starts(pool)
     begun, ran, running = time.perf_counter(), 0, {}
     try:
@@ -144,11 +139,8 @@ def _check_end(future: Any, places: Sequence[int], work: Work, kept: SweepFolder
     """Records the error of a batch that has ended without a result, and warns of it."""
     try:
         text = future.result()
-    except BrokenExecutor as error:
-        raise RuntimeError(
-            f"the executor is broken, because a worker has died; what was finished and saved is kept in {kept.path}: "
-            "the same call goes on from there"
-        ) from error
+    except BrokenExecutor:
+        raise
     except (Exception, Interrupted) as error:  # the worker has died, or never began
         text = f"{type(error).__name__}: {error}"
     if not kept.are_finished(places):
@@ -170,20 +162,13 @@ def _check_starts(pool: Any) -> None:
 
 
 def _write_work(work: Work, batches: Sequence[Sequence[int]], kept: SweepFolder) -> None:
-    """Writes the work of all tasks to the folder, to a temporary name first."""
+    """Writes the work of all tasks to the folder."""
     import cloudpickle
 
     wide = jnp.result_type(float) == jnp.float64
-    try:
-        content = cloudpickle.dumps((work.without_caches(), [list(places) for places in batches], wide))
-    except Exception as error:  # objects raise many types when they cannot be pickled
-        raise UserError(
-            f"this sweep cannot be sent to other processes ({type(error).__name__}: {error}): make what holds an open "
-            "file, a lock or a connection inside the function that uses it"
-        ) from error
-    part = kept.path / f".{_WORK}.{os.getpid()}.part"
-    part.write_bytes(content)
-    part.replace(kept.path / _WORK)
+    plain = dataclasses.replace(work)  # without members and schedules
+    with replacing(kept.path / _WORK) as unfinished:
+        unfinished.write_bytes(cloudpickle.dumps((plain, [list(places) for places in batches], wide)))
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,7 +7,6 @@ import math
 import os
 import pathlib
 import shutil
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,13 @@ from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in, steps_made
 from jaxafl.options import UserError, as_path
+from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.assemble import Dimension, grid, without_steps
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
 _ABOUT = "sweep.json"
-_PLACES = "places.json"
-_OLD = 3600  # seconds after which a file that a process was writing is of one that was killed
 
 
 def is_sweep(folder: str | os.PathLike[str]) -> bool:
@@ -88,21 +86,10 @@ class SweepFolder:
             raise UserError(f"{path} holds results of a sweep, but no {_ABOUT} that says of which; name another folder")
         if is_sweep(path):
             known = json.loads((path / _ABOUT).read_text())
-            new = check_identity(path, known["identity"], identity)
-            before, now = (list(one["run"]["axes"]) for one in (known["identity"], identity))
-            if before != now:  # members are files with numbers, which would belong to other values
-                raise UserError(
-                    f"{path} holds a sweep along {', '.join(before)}, in this order, not {', '.join(now)}; give the "
-                    "axes in its order, or name another folder. result.transpose(...) changes the order of a result"
-                )
-            changed = "; ".join(filter(None, (known["changed"], new)))
+            changed = "; ".join(filter(None, (known["changed"], check_identity(path, known["identity"], identity))))
         about = {"identity": identity, "changed": changed, "every": every, "keep": keep, "dims": dims, "steps": steps}
-        part = path / f"{_ABOUT}.{os.getpid()}.part"
-        part.write_text(json.dumps(about, indent=1, default=str))
-        part.replace(path / _ABOUT)
-        for left in path.glob(".member-*.part*"):  # files of a killed process would stay for ever
-            if time.time() - left.stat().st_mtime > _OLD:
-                left.unlink(missing_ok=True)
+        with replacing(path / _ABOUT) as unfinished:
+            unfinished.write_text(json.dumps(about, indent=1, default=str))
         if done := len(list(path.glob("member-*.nc"))):
             log_info(f"{done} members in {path} are finished")
         return cls(path)
@@ -125,8 +112,7 @@ class SweepFolder:
 
     def checkpoint(self, places: Sequence[int]) -> Checkpoint:
         """Returns the checkpoint of a batch."""
-        checkpoint = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], at_end=False)
-        (self.batch(places) / _PLACES).write_text(json.dumps(list(places)))
+        checkpoint = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], list(places))
         checkpoint.accept(self.about["identity"], self.about["steps"])
         return checkpoint
 
@@ -138,10 +124,7 @@ class SweepFolder:
 
     def under_way(self) -> dict[int, int]:
         """Returns index of an unfinished member -> server steps of its newest checkpoint."""
-        found: dict[int, int] = {}
-        for file in self.path.glob(f"batch-*/{_PLACES}"):
-            found |= dict.fromkeys(json.loads(file.read_text()), steps_made(file.parent))
-        return found
+        return {place: made for folder in self.path.glob("batch-*") for place, made in steps_made(folder).items()}
 
     def failed(self, places: Sequence[int], why: str) -> None:
         """Records the error of members. An empty text removes it, so that they may run again."""

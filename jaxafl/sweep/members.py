@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import CallbackHook, ProgressHook, run_with_hooks
+from jaxafl.callbacks.hooks import CallbackHook, Hook, ProgressHook, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
@@ -149,12 +149,9 @@ class Work:
             limits["stops"] = stops  # finished members would keep the ends of before
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
         axes = {axis.name: {path: axis.column(path) for path in axis.paths} for axis in self.axes}
+        how["along"] = list(axes)  # in order, since the files of members have numbers
         speed = self.speed._replace(devices=())._asdict()
         return identity(self.simulation.summary(), axes=axes, **how, **self.recording.asked, **speed)
-
-    def without_caches(self) -> Work:
-        """Returns a copy without schedules and members, for pickling."""
-        return dataclasses.replace(self)
 
     # ---- members that share a program, and members that share a schedule too
 
@@ -255,8 +252,8 @@ class Work:
             return one.simulation.result(limited.noted(trained), one.seed)
 
         finishes = [functools.partial(finish, one) for one in batch]
-        hooks = progress_hook, callback_hook, checkpoint, interrupts
-        return run_with_hooks(execution, limited.server_steps, self.every, started, *hooks, finishes)
+        hook = Hook(progress_hook, callback_hook, checkpoint, interrupts)
+        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finishes)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
         """Returns the execution of a batch before its first server step."""

@@ -63,11 +63,9 @@ def outlook(
     speed = Speed(lanes, chunk, devices=tuple(chosen))
     work = Work(first, varied, server_steps, eval_every, seed, together, speed, first.recording())
     batches = work.batches(max(1, len(chosen)))
-    count = workers
-    if workers == 1:
-        count = at_once(devices, chosen, work.bytes(range(len(work.members))))
-    count = min(len(batches), count)
-    concurrent = count if workers == 1 and len(chosen) < 2 else 1  # threads of a CPU slow each other down
+    alone = workers == 1
+    count = min(len(batches), at_once(devices, chosen, work.bytes(range(len(work.members)))) if alone else workers)
+    concurrent = count if alone and len(chosen) < 2 else 1  # threads of a CPU slow each other down
     executions = [work.execution(places) for places in batches[:concurrent]]
     execution = executions[0]
     threads = DeviceExecutor(chosen[:1], concurrent)

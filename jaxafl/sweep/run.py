@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
-from jaxafl.callbacks.hooks import ProgressHook, SharedOptions
+from jaxafl.callbacks.hooks import Labelled, ProgressHook, SharedOptions
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
@@ -118,7 +118,7 @@ def sweep(
         ValueError, TypeError: an axis or a value cannot work; raised before the first run.
         OSError: `save` or `folder` cannot be written.
         MemoryError: a batch does not fit.
-        RuntimeError: an executor is broken, because a worker has died.
+        RuntimeError: an executor is broken (`BrokenExecutor`), because a worker has died. The same call continues.
 
     An exception in this process, such as `jaxafl.callbacks.Interrupted`, carries the results so far as `dataset`.
 
@@ -146,19 +146,15 @@ def sweep(
         check_executor(executor, folder, devices)
     share = _checked(part, folder)
     speed = Speed(lanes, chunk, deterministic, tuple(chosen))
-    watchers = [*check_callbacks(callbacks), *limits.stops]
+    watchers = Labelled([*check_callbacks(callbacks), *limits.stops], **getattr(callbacks, "labels", {}))
     how = speed, recording, watchers, limits.exact, dict(until or {})
     work = Work(first, varied, server_steps, eval_every, seed, together, *how)
-    if watchers:
-        models = {
-            (id(one.simulation.model), id(one.simulation.data), id(one.simulation.client.personal)): one
-            for one in work.members
-        }
-        runs = [one.simulation.as_run(one.seed, server_steps or 0, recording, one.labels) for one in models.values()]
-        check_watchers(watchers, runs)
+    watched = work.members if watchers else []
+    runs = (one.simulation.as_run(one.seed, server_steps or 0, recording, one.labels) for one in watched)
+    check_watchers(watchers, runs)
     steps, kept = work.server_steps, None
     evaluation_interval(eval_every, steps)  # raises before anything is renamed
-    renew(watchers, folder)
+    renew(() if watchers.labels else watchers, folder)  # who runs several sweeps has done it before the first
     if folder is not None:
         kept = SweepFolder.begun(folder, work.identity, checkpoint_every, keep, work.dims, steps)
     batches = work.batches(max(1, len(chosen)))[share]

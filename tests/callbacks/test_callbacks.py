@@ -68,11 +68,6 @@ def test_one_that_raises_ends_the_run_with_its_own_error(kind: str) -> None:
     assert caught.value.dataset.sizes["step"] == 8
 
 
-class Misspelled(Callback):
-    def on_chunk(self, chunk: Chunk) -> None:
-        pass
-
-
 class Answering(Callback):
     def chunk(self, chunk: Chunk) -> Any:
         return chunk.evaluation
@@ -261,9 +256,6 @@ def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: simulation().run(4, callbacks=[print]), "is no callback; expected objects with begin"),
-        (lambda: simulation().run(4, callbacks=[Csv]), "Csv.* is no callback"),
-        (lambda: simulation().run(4, callbacks=[Misspelled()]), "Misspelled has none of the methods check, .* chunk, "),
         (StopAt, "StopAt needs a metric"),
         (lambda: StopAt(accuracy="high"), "accuracy must be a number"),
         (lambda: StopAt(validation_accuracy=90), r"validation_accuracy must be in \[0, 1\], got 90"),

@@ -313,7 +313,7 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
     with pytest.raises(ValueError, match=r"run\.server_steps was 20 and is 24"):
         afl.sweep(sim, axes, 24, **how)
-    with pytest.raises(ValueError, match=r"along seed, server\.learning_rate, in this order"):
+    with pytest.raises(ValueError, match=r"run\.along was \['seed', 'server\.learning_rate'\]"):
         afl.sweep(sim, dict(reversed(axes.items())), 20, **how)
 
 

@@ -80,7 +80,7 @@ def test_a_sample_is_an_axis() -> None:
         ({("server.learning_rate", "server.learning_rate"): [(1, 2)]}, "overlap"),
         ({("server.learning_rate", "seed"): [(1, 2)], "seed": [1]}, "overlap"),
         ({(): [()]}, "a sweep axis is .seed. or begins with"),
-        ({("server.learning_rate", "data.x"): [(1, 2)]}, "fixed when the data is made"),
+        ({("server.learning_rate", "data.x"): [(1, 2)]}, "no option 'x' in the path 'data.x'"),
         ({}, "at least one axis"),
     ],
 )

@@ -149,22 +149,20 @@ def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=r"holds runs until \{'time': 12.0\}, not \{'loss': 0.1\}"):
         afl.compare(some, SEEDS, 5, until={"loss": 0.1}, folder=tmp_path)
     next(tmp_path.glob("*/sweep.json")).unlink()
-    with pytest.raises(ValueError, match=r"the method '\w+' of the comparison in .* has not begun"):
+    with pytest.raises(ValueError, match=r"is not the folder of a sweep"):
         afl.Comparison.gather(tmp_path)
 
 
-def test_invalid_options_raise_before_any_run(tmp_path: pathlib.Path) -> None:
+def test_invalid_options_raise_before_any_run() -> None:
     one, online = methods()["FedBuff"], simulation("online")
     for wrong, said in (
         (lambda: afl.compare({}, 2, 5), "name -> Simulation"),
-        (lambda: afl.compare({"a": 5}, 2, 5), "not a Simulation"),
         (lambda: afl.compare({"a": one}, 0, 5), "seeds must be at least 1"),
         (lambda: afl.compare({"a": one}, [1, 1], 5), "each once"),
         (lambda: afl.compare({"a": one}, 2), 'server_steps, or a limit of simulated time such as until={"time"'),
         (lambda: afl.compare({"a": one}, 2, {"b": 5}), "server_steps by name needs a; got b"),
         (lambda: afl.compare({"a": one}, 2, {"a": 0}), "method a: server_steps must be at least 1"),
         (lambda: afl.compare({"a": online}, 2, until={"time": 5}), "depends on the training"),
-        (lambda: afl.compare({"a b": one, "a_b": one}, 2, 5, folder=tmp_path), "the same folder"),
         (lambda: afl.Comparison({}), "name -> result"),
         (lambda: afl.Comparison({"a": artificial(a=[[0.1]]).results["a"].isel(seed=0)}), "sweeps over seeds"),
         (lambda: artificial(a=[[0.1, 0.2]]).summary(at={"time": 11}), "ends at time=10, before 11"),
@@ -176,7 +174,6 @@ def test_invalid_options_raise_before_any_run(tmp_path: pathlib.Path) -> None:
     ):
         with pytest.raises((ValueError, TypeError), match=re.escape(said)):
             wrong()
-    assert not list(tmp_path.glob("*/sweep.json"))
 
 
 def test_the_figure_shows_medians_where_all_seeds_are() -> None:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from typing import Any
 
 import jax
@@ -52,13 +52,6 @@ def test_the_result_is_that_of_one_process(tmp_path: pathlib.Path) -> None:
     assert (found.server_steps_made == STEPS).all() and "member_error" not in found
     again = afl.sweep(simulation(), AXES, STEPS, eval_every=EVERY, executor=executor, folder=tmp_path)
     assert executor.calls == 2 and differing(again, found) == []  # two batches, of a schedule each
-
-
-class Locked(afl.callbacks.Callback):
-    def begin(self, run: afl.callbacks.Run) -> None: ...
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
 
 
 class Fragile(afl.callbacks.Callback):
@@ -120,16 +113,12 @@ def test_members_of_other_shapes_are_gathered(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("how", "kind", "message"),
     [
-        (dict(executor=3), TypeError, r"must have a method submit"),
-        (dict(executor=ProcessPoolExecutor), TypeError, r"jaxafl.process_pool\(4\)"),
         (dict(executor=ProcessPoolExecutor(1, FORK)), ValueError, r"forks this process.*jaxafl.process_pool\(4\)"),
         (dict(executor=lambda: ProcessPoolExecutor(1, FORK)), ValueError, "ProcessPoolExecutor that forks"),
-        (dict(executor=lambda: 3), TypeError, "the function has made 3, which has no method submit"),
         (dict(executor=Here(), folder=None), ValueError, "needs a folder"),
         (dict(executor=Here(), devices="all"), ValueError, "leaves devices to the workers"),
         (dict(part=(0, 2), folder=None), ValueError, "part is given without folder"),
         (dict(part=(2, 2)), ValueError, r"part is \(2, 2\); expected \(i, n\) with 0 <= i < n"),
-        (dict(executor=Here(), callbacks=Locked()), ValueError, "cannot be sent to other processes .*lock"),
     ],
 )
 def test_bad_executors(how: dict[str, Any], kind: type[Exception], message: str, tmp_path: pathlib.Path) -> None:
@@ -164,7 +153,7 @@ def test_a_sweep_whose_worker_is_killed_goes_on_with_the_same_call(tmp_path: pat
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(RuntimeError, match=r"a worker has died.*the same call goes on from there"):
+    with pytest.raises(BrokenExecutor):
         afl.sweep(simulation(), axes, 4000, executor=pool, **how)
     killer.join()
     found = afl.sweep(simulation(), axes, 4000, executor=afl.process_pool(2), **how)

@@ -8,9 +8,8 @@ import json
 import math
 import os
 import pathlib
-import zlib
 
-from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, check_metric, name_of, required, set_aside, set_aside_as
+from jaxafl.callbacks.base import Chunk, Run, Tracker, check_metric, checksum, name_of, set_aside, set_aside_as
 from jaxafl.models.checkpoint import named_leaves, save_parameters
 from jaxafl.models.metrics import falls
 from jaxafl.options import as_path
@@ -18,7 +17,7 @@ from jaxafl.readers.replacing import replacing
 from jaxafl.results.files import check_ending, check_path
 
 
-class Best(Callback):
+class Best(Tracker):
     """Keeps the parameters of the best evaluated model as a safetensors file (`jaxafl.models.load_parameters`).
 
     A second file `best.safetensors.json` holds its server step, simulated time and metrics. Batch statistics, if the
@@ -36,27 +35,23 @@ class Best(Callback):
         ValueError: the path has the ending of another format. Before compilation: the metric does not exist, or its
             better direction is unknown.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
-        ImportError: safetensors is not installed; the extra `bert` brings it.
+        ImportError: (at the first evaluation) safetensors is not installed; the extra `bert` brings it.
     """
-
-    ends = NEVER
 
     def __init__(self, path: str | os.PathLike[str], metric: str | None = None) -> None:
         self.path = as_path(path)
         self.metric = metric or "validation_accuracy"
         check_ending(self.path, (".safetensors",), "Best writes safetensors")
         check_path(self.path)
-        required("safetensors", "bert", "the callback Best")
 
     def check(self, run: Run) -> None:
         check_metric("Best", run, self.metric)
-        falls(self.metric, run.metrics, "Best")
 
     def begin(self, run: Run) -> None:
         self.sign = -1 if falls(self.metric, run.metrics, "Best") else 1
         name = name_of(run)
         self.target = self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}" if name else self.path.name)
-        self.mark = f"{zlib.crc32(json.dumps([run.seed, run.options, self.metric], default=str).encode()):08x}"
+        self.mark = checksum([run.seed, run.options, self.metric])
         self.best, self.begun = -math.inf, False
         if run.resumed is not None:
             self._restore()

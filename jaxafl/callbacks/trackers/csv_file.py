@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, scalars_of, set_aside
+from jaxafl.callbacks.base import Chunk, Run, Tracker, scalars_of, set_aside
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results.files import check_ending, check_path
@@ -24,7 +24,7 @@ _writing = threading.Lock()
 _NUMBERS = ("staleness_mean", "staleness_max", "delta_norm")
 
 
-class Csv(Callback):
+class Csv(Tracker):
     """Appends a row per evaluation to a CSV file.
 
     Columns: axes of a sweep, `seed`, `step` (server steps), `time` (simulated seconds), `seconds` (of wall-clock time),
@@ -39,8 +39,6 @@ class Csv(Callback):
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
         ValueError: the file holds another table, or has the ending of another format than `.csv` or `.txt`.
     """
-
-    ends = NEVER
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = as_path(path)
@@ -67,31 +65,27 @@ class Csv(Callback):
         with _locked(self.path.absolute().parent):
             if not self.begun and not self.run.member and self.run.resumed is None:
                 set_aside(self.path)
-            names = self._columns()
-            if not self.begun or not set(row) <= set(names):
-                names = self._replace(names, list(row))
-                self.begun = True
+            names = self._columns(list(row))
             with self.path.open("a", newline="") as file:
                 csv.DictWriter(file, names, restval="").writerow(row)
 
-    def _columns(self) -> list[str]:
-        """Returns the columns of the file. Members with other metrics may have added some."""
-        if not self.path.is_file():
-            return []
-        with self.path.open(newline="") as file:
-            return next(csv.reader(file), [])
-
-    def _replace(self, names: list[str], added: list[str]) -> list[str]:
-        """Rewrites the file with added columns and without the rows that this run replaces; returns all columns."""
+    def _columns(self, asked: list[str]) -> list[str]:
+        """Returns the columns of the file, which is written anew if it lacks some, or holds rows that are replaced."""
+        names: list[str] = []
         rows: list[dict[str, Any]] = []
         if self.path.is_file():
             with self.path.open(newline="") as file:
-                rows = [row for row in csv.DictReader(file) if self._stays(row)]
-        names = list(dict.fromkeys([*names, *added])) if rows else added
+                reader = csv.DictReader(file)
+                names = list(reader.fieldnames or [])  # members with other metrics may have added some
+                if self.begun and set(asked) <= set(names):
+                    return names
+                rows = [row for row in reader if self._stays(row)]
+        names = list(dict.fromkeys([*names, *asked])) if rows else asked
         with replacing(self.path) as unfinished, unfinished.open("w", newline="") as file:
             writer = csv.DictWriter(file, names, restval="", extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
+        self.begun = True
         return names
 
     def _stays(self, row: dict[str, Any]) -> bool:

@@ -7,12 +7,12 @@ import os
 import threading
 from typing import Any
 
-from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, in_notebook, name_of
+from jaxafl.callbacks.base import Chunk, Run, Tracker, in_notebook, name_of
 
 _drawing = threading.Lock()  # members on several devices draw from several threads
 
 
-class Live(Callback):
+class Live(Tracker):
     """Redraws test accuracy against simulated time after every evaluation, or the loss if there is no accuracy.
 
     The figure appears below the cell of a notebook, in a window, or in an image file. Members of a sweep share it.
@@ -24,8 +24,6 @@ class Live(Callback):
         ValueError: the ending of the path is not of an image format.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
-
-    ends = NEVER
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         from jaxafl.plot.canvas import check_image_path

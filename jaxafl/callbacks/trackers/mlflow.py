@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
-import zlib
-from collections.abc import Mapping
 from typing import Any
 
-from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, error_of, name_of, required, scalars_of
+from flax.traverse_util import flatten_dict
+
+from jaxafl.callbacks.base import Chunk, Run, Tracker, checksum, error_of, name_of, required, scalars_of
 
 _MARK = "jaxafl.run"  # tag by which a resumed run finds its earlier part
 _AT = "simulated_seconds"
@@ -18,7 +17,7 @@ _LONGEST = 500  # characters of a parameter, which every version of MLflow accep
 _creating = threading.Lock()  # without it, two members of a sweep would create one experiment twice
 
 
-class MLflow(Callback):
+class MLflow(Tracker):
     """Logs every evaluation to MLflow.
 
     Metrics, staleness, norms of the updates and simulated time (`simulated_seconds`) are logged by server step, options
@@ -35,8 +34,6 @@ class MLflow(Callback):
         ImportError: mlflow is not installed; the extra `mlflow` brings it.
     """
 
-    ends = NEVER
-
     def __init__(self, experiment: str, uri: str = "sqlite:///mlflow.db", **tags: str) -> None:
         self.experiment = experiment
         self.uri = uri
@@ -45,7 +42,7 @@ class MLflow(Callback):
 
     def begin(self, run: Run) -> None:
         options = {"seed": run.seed, **run.member, **run.options}
-        mark = f"{zlib.crc32(json.dumps(options, sort_keys=True, default=str).encode()):08x}"
+        mark = checksum(options)
         with _creating:
             self.client = self.module.MlflowClient(self.uri)
             known = self.client.get_experiment_by_name(self.experiment)
@@ -64,7 +61,8 @@ class MLflow(Callback):
         self.run_id = self.client.create_run(folder, tags=tags, run_name=name).info.run_id
         self.logged = set()
         entities = self.module.entities
-        parameters = [entities.Param(_key(name), str(value)[:_LONGEST]) for name, value in _flat(options).items()]
+        flat = flatten_dict(options, sep=".")
+        parameters = [entities.Param(_key(name), str(value)[:_LONGEST]) for name, value in flat.items()]
         for start in range(0, len(parameters), 100):  # more are refused in one call
             self.client.log_batch(self.run_id, params=parameters[start : start + 100])
 
@@ -77,18 +75,8 @@ class MLflow(Callback):
 
     def end(self, result: Any) -> None:
         error = error_of(result)
-        status = (
-            "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED" if error or result is None else "FINISHED"
-        )
-        self.client.set_terminated(self.run_id, status)
-
-
-def _flat(options: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Returns nested options by their paths, such as `client.learning_rate`."""
-    found: dict[str, Any] = {}
-    for name, value in options.items():
-        found |= _flat(value, f"{path}{name}.") if isinstance(value, Mapping) else {f"{path}{name}": value}
-    return found
+        failed = "KILLED" if isinstance(error, KeyboardInterrupt) else "FAILED"
+        self.client.set_terminated(self.run_id, failed if error or result is None else "FINISHED")
 
 
 def _key(name: str) -> str:

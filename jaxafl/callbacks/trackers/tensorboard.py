@@ -7,14 +7,13 @@ import json
 import os
 import pathlib
 import time
-import zlib
 from typing import Any
 
-from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, name_of, required, scalars_of
+from jaxafl.callbacks.base import Chunk, Run, Tracker, checksum, name_of, required, scalars_of
 from jaxafl.options import as_path
 
 
-class TensorBoard(Callback):
+class TensorBoard(Tracker):
     """Writes event files for TensorBoard, without TensorFlow.
 
     Metrics, staleness, norms of the updates and simulated time are scalars by server step; options and citation are
@@ -28,8 +27,6 @@ class TensorBoard(Callback):
         ImportError: tensorboardX is not installed; the extra `tensorboard` brings it.
     """
 
-    ends = NEVER
-
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = as_path(folder)
         self.module = required("tensorboardX", "tensorboard", "the callback TensorBoard")
@@ -37,8 +34,9 @@ class TensorBoard(Callback):
     def begin(self, run: Run) -> None:
         done = run.resumed or 0
         again = {} if run.resumed is None else {"purge_step": done + 1}
-        options = json.dumps({"seed": run.seed, **run.options}, indent=2, default=str)
-        mark = f".{zlib.crc32(options.encode()):08x}."  # without it a resumed run cannot find its folder
+        known = {"seed": run.seed, **run.options}
+        options = json.dumps(known, indent=2, default=str)
+        mark = f".{checksum(known)}."  # without it a resumed run cannot find its folder
         suffix = f"{mark}{time.time_ns()}"  # else two runs within one second would write the same file
         place = _place(self.folder / name_of(run), mark, resumed=run.resumed is not None)
         self.writer = self.module.SummaryWriter(str(place), filename_suffix=suffix, **again)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from jaxafl.callbacks.base import NEVER, Callback, Chunk, Run, error_of, name_of, required, scalars_of
+from jaxafl.callbacks.base import Chunk, Run, Tracker, error_of, name_of, required, scalars_of
 from jaxafl.options import UserError
 
 
-class WandB(Callback):
+class WandB(Tracker):
     """Logs every evaluation to Weights & Biases.
 
     Metrics, staleness, norms of the updates and simulated time (`time`) are logged by server step. The members of a
@@ -23,8 +23,6 @@ class WandB(Callback):
         ImportError: wandb is not installed; the extra `wandb` brings it.
         ValueError: (before compilation) `id` is given, but a sweep has several runs.
     """
-
-    ends = NEVER
 
     def __init__(self, project: str, **options: Any) -> None:
         self.options = {"project": project, **options}
