@@ -12,7 +12,7 @@ import numpy as np
 from jaxafl.clock import Schedule
 from jaxafl.clock.live import schedule as schedule_of
 from jaxafl.clock.schedule import cut, first_steps
-from jaxafl.device import compiled, on_device, on_exhaustion, on_host
+from jaxafl.device import compiled, on_device, on_host
 from jaxafl.device.buffers import expand
 from jaxafl.engine.check import check_fit
 from jaxafl.engine.devices import on_first_device, placed
@@ -130,10 +130,9 @@ class Execution:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
         if (stop - start) % self.shapes.rows_per_check:  # this call ends within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
-        with self.exhaustion():
-            numbers = map(np.int32, (start, stop, self.step_of(start)))
-            self.state, records = self.compiled(*self._constant, self.state, *numbers)
-            records = on_host(records)
+        numbers = map(np.int32, (start, stop, self.step_of(start)))
+        self.state, records = self.compiled(*self._constant, self.state, *numbers)
+        records = on_host(records)
         made = stop - start if records.taken is None else None
         return jax.tree.map(lambda leaf: leaf[:, :made], records)
 
@@ -145,11 +144,6 @@ class Execution:
             if (more := getattr(shapes, name) - jax.tree.leaves(tree)[0].shape[1]) > 0:
                 parts[name] = placed(self.program.mesh, on_device(_longer(on_host(tree), more)))
         self.state = self.state._replace(**parts)
-
-    def exhaustion(self) -> Any:
-        """Names the sizes to lower if the device runs out of memory."""
-        micro_batch = self.members.values.client.micro_batch
-        return on_exhaustion(lanes=self.lanes, chunk=self.shapes.chunk, micro_batch=micro_batch)
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """Returns the records of several calls of `advance`, or of none, as one."""

@@ -75,15 +75,14 @@ class Replying(Execution):
 
     def advance(self, start: int, stop: int) -> Records:
         outputs: list[np.ndarray] = []
-        with self.exhaustion():
-            for number in range(start, stop):
-                if not self._fill(number):
-                    break
-                self.state, output = self.compiled(self.constant, self.vector.copy(), self.state)
-                outputs.append(np.asarray(output))
-                self._hear(self.replies_of(outputs[-1]), self.failed_of(outputs[-1]))
-                if self.ended is not None:
-                    break
+        for number in range(start, stop):
+            if not self._fill(number):
+                break
+            self.state, output = self.compiled(self.constant, self.vector.copy(), self.state)
+            outputs.append(np.asarray(output))
+            self._hear(self.replies_of(outputs[-1]), self.failed_of(outputs[-1]))
+            if self.ended is not None:
+                break
         if not outputs:
             outputs = [np.zeros((0, self.packing_out.size), np.uint32)]
         records, _ = self.packing_out.views(np.stack(outputs) if outputs[0].ndim == 1 else outputs[0])
