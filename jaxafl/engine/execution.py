@@ -62,7 +62,7 @@ class Execution:
         self.members = placed(first.mesh, MemberHyperparameters.stacked([one.hyperparameters for one in problems]))
         keys = on_device(tuple(np.stack([np.asarray(one.key[word]) for one in problems]) for word in (0, 1)))
         arguments = self.members, first.device, placed(first.mesh, keys)
-        static = self.program.of(_buffers_only(shapes)), shared
+        static = self.program.of(Shapes(shapes.lanes, shapes.ring, shapes.store)), shared
         initialise, _ = compiled(initial_members, static, arguments, once=True)
         self.state: State = placed(first.mesh, initialise(*arguments))
         self.evaluator = Evaluator(first, len(problems), first.device, self.state.model)
@@ -88,8 +88,9 @@ class Execution:
     def resume(self, row: int, records: Sequence[Records]) -> None:
         """Continues after `row` rows, of which the state has been restored, and whose records are known."""
 
-    def make_room(self, saved: State) -> None:
-        """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""
+    def build(self, shapes: Shapes) -> None:
+        """Compiles the program for buffers of these shapes."""
+        raise NotImplementedError
 
     def schedule(self, index: int) -> Schedule:
         """Returns the schedule of a run as far as it is known."""
@@ -135,6 +136,12 @@ class Execution:
         records = on_host(records)
         made = stop - start if records.taken is None else None
         return jax.tree.map(lambda leaf: leaf[:, :made], records)
+
+    def make_room(self, saved: State) -> None:
+        """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""
+        ring, store = (jax.tree.leaves(tree)[0].shape[1] for tree in (saved.ring, saved.store))
+        if (shapes := self.shapes._replace(ring=ring, store=store)) != self.shapes:
+            self.build(shapes)
 
     def enlarge(self, shapes: Shapes) -> None:
         """Gives ring and store the sizes of these shapes, with zeros in new rows."""
@@ -235,11 +242,6 @@ class Execution:
                 "other clients arrive after fewer local steps; expected order_free = False in its class"
             )
         return found
-
-
-def _buffers_only(shapes: Shapes) -> Shapes:
-    """Returns the shapes on which an initial state depends."""
-    return Shapes(shapes.lanes, shapes.ring, shapes.store)
 
 
 def _longer(tree: Any, more: int) -> Any:
