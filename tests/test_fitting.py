@@ -113,13 +113,13 @@ def test_training_and_test_samples_are_alike(test: Any) -> None:
 
 
 @pytest.mark.slow
-def test_fewer_outputs_than_labels_end_the_first_server_step() -> None:
+def test_fewer_outputs_than_labels_are_found_by_the_initial_loss() -> None:
     too_few = afl.models.from_functions(
         lambda key, batch: jnp.zeros((400, 2)),
         lambda w, batch, key: optax.softmax_cross_entropy_with_integer_labels(batch.x.reshape(-1, 400) @ w, batch.y),
     )
-    with pytest.warns(UserWarning, match="finite"):
-        assert simulation(too_few).run(2).attrs["failed_step"] == 0
+    with pytest.raises(ValueError, match=r"loss of the initial model .* not finite \(nan\): a label is outside"):
+        simulation(too_few).run(2)
 
 
 @pytest.mark.slow

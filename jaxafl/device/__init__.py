@@ -14,7 +14,6 @@ from jaxafl.device.compilation import (
     on_device,
     on_host,
     operations,
-    products,
     result_bytes,
     shapes_of,
 )
@@ -50,7 +49,6 @@ __all__ = [
     "on_device",
     "on_host",
     "operations",
-    "products",
     "result_bytes",
     "shapes_of",
     "weighted_sum",

@@ -383,8 +383,7 @@ def _check_labels(data: FederatedData, model: Model, classes: set[int]) -> None:
         binary = ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if min(classes) == 2 else ""
         raise UserError(
             f"the model {model.name} tells {min(classes)} classes apart, but labels of {data.name} go up to {most}: "
-            f"give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy (a label "
-            f"outside them has a loss of NaN){binary}"
+            f"give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy{binary}"
         )
 
 

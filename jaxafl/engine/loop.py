@@ -151,7 +151,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: RunHoo
 
     def evaluate(step: int) -> None:
         found = execution.evaluate()
-        progress.evaluations.append(_shares(found))
+        progress.evaluations.append(_shares(found) if step else _finite(_shares(found)))
         progress.eval_step.append(step)
         for run, why in enumerate(call(hook.chunk)):
             progress.stops[run] = progress.stops[run] or ((step, why) if why else None)
@@ -235,4 +235,17 @@ def _shares(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
                 f"{name} is {np.nanmax(values):.4g}, and an accuracy is a share of samples, from 0 to 1, which figures "
                 "and tables show in percent; divide it by 100, or give the metric another name"
             )
+    return evaluation
+
+
+def _finite(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the evaluation of initial models; raises `ValueError` if their loss is not finite.
+
+    A label outside the outputs of a loss of Optax gives a loss of NaN and a finite gradient in a wrong direction.
+    """
+    if not np.all(np.isfinite(evaluation["loss"])):
+        raise UserError(
+            f"the loss of the initial model on the test set is not finite ({np.sum(evaluation['loss'])}): a label is "
+            "outside the model's outputs, a token outside its vocabulary, or a sample or a parameter is not finite"
+        )
     return evaluation

@@ -10,12 +10,11 @@ has the bits of one that was not interrupted.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -41,8 +40,7 @@ BLOCK = 10  # rows per check: amortises the host sync of the loop predicate; win
 _FIRST, _GROWTH, _LARGEST = 2**10, 4, 2**17  # arrivals of the first window, factor of the next, and the most
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Window:
+class Window(NamedTuple):
     """Server steps that are planned together, with their schedule and their plan."""
 
     schedule: Schedule
