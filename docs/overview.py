@@ -5,20 +5,22 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import Var, jaxprs_in_params
 
 import jaxafl as afl
 from jaxafl.cli.catalogue import Constructor
-from jaxafl.device.dependence import inputs_read
 from jaxafl.presets import REFERENCES
 from jaxafl.references import BIBTEX
 from jaxafl.server import Arrivals, Delivery
 
 HEAD = ("algorithm", "clock", "reads", "keeps", "paper", "rests on", "updates/s", "accuracy", "time", "staleness")
 _SHAPE, _CLIENTS = (7, 3), 20
+_CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 _SYMBOLS = {"delta": "Δ", "base": "x_s", "staleness": "τ", "samples": "n_i", "local_steps": "K_i", "loss": "loss"}
 _SYMBOLS |= {"client": "client", "kind": "kind", "multiplicity": "multiplicity"}
 
@@ -75,6 +77,27 @@ def reads(sim: afl.Simulation) -> list[str]:
     found = {name for name, one in zip(paths, read[-len(paths) :], strict=True) if one}
     found -= {"multiplicity"} if Delivery.MULTIPLE not in sim.server.requires else set()
     return [symbol for name, symbol in _SYMBOLS.items() if name in found] + ["∇f"] * server.needs.validation
+
+
+def inputs_read(jaxpr: Any, wanted: Sequence[bool]) -> list[bool]:
+    """Returns, for every input of a jaxpr, True if one of the wanted outputs may depend on it.
+
+    Function calls are inspected. Loops and branches count as reading all their inputs.
+
+    Args:
+        jaxpr: a traced function.
+        wanted: for every output, True if it is wanted.
+    """
+    needed = {output for output, one in zip(jaxpr.outvars, wanted, strict=True) if one and isinstance(output, Var)}
+    for equation in reversed(jaxpr.eqns):
+        outputs = [output in needed for output in equation.outvars]
+        if any(outputs):
+            inner = list(jaxprs_in_params(equation.params)) if equation.primitive.name in _CALLS else []
+            known = len(inner) == 1 and len(inner[0].invars) == len(equation.invars)
+            read = inputs_read(inner[0], outputs) if known else [True] * len(equation.invars)
+            given = zip(equation.invars, read, strict=True)
+            needed |= {value for value, one in given if one and isinstance(value, Var)}
+    return [value in needed for value in jaxpr.invars]
 
 
 def keeps(server: afl.Server) -> list[str]:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
@@ -19,27 +21,31 @@ from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.progress import Reporter, reporter_of
-from jaxafl.callbacks.store import interval_of
-from jaxafl.client import Client, turns_of
+from jaxafl.client import Client, Traffic, traffic, turns_of
 from jaxafl.client.attack import Attack
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.live import Live
+from jaxafl.clock.privacy import Mechanism
 from jaxafl.clock.schedule import Schedule
 from jaxafl.data.federated import FederatedData
-from jaxafl.device import as_arrays, devices_of
-from jaxafl.engine.check import EVAL_EVERY, check_simulation, evaluation_interval, sees_training
+from jaxafl.data.test_sets import like_samples
+from jaxafl.device import as_arrays, devices_of, on_host
+from jaxafl.engine.check import EVAL_EVERY, Parts, check_simulation, evaluation_interval, mechanism_of
 from jaxafl.engine.devices import mesh_of, put_data
+from jaxafl.engine.diagnostics import check_diagnostics
+from jaxafl.engine.evaluate import BATCH
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Trained
-from jaxafl.engine.measured import Measured
 from jaxafl.engine.plan import Origin, Plan
 from jaxafl.engine.planned import Planned, plan_of
 from jaxafl.engine.problem import Hyperparameters, Observe, Problem, Recording, Speed
-from jaxafl.engine.recorded import evaluated
+from jaxafl.engine.recorded import check_metrics, evaluated
 from jaxafl.engine.replying import Replying
+from jaxafl.engine.state import shapes_of_model
 from jaxafl.engine.stepping import Stepwise
 from jaxafl.models.model import Model, Precision
-from jaxafl.options import all_named, check_whole, did_you_mean, shown
+from jaxafl.options import Summarised, UserError, all_named, did_you_mean, shown
+from jaxafl.references import citation
 from jaxafl.results.failures import warned
 from jaxafl.server.contract import Server
 
@@ -47,9 +53,14 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 
+_METHODS = {"data": "fetch", "model": "bound", "client": "local_steps", "server": "update", "clock": "steps"}
+_METHODS |= {"attack": "received"}
+"""By part, a method by which it is known."""
+
+
 @all_named
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Simulation(Stepwise, Measured):
+class Simulation(Stepwise, Summarised):
     """Asynchronous federated learning: data, model, local training, server and clock.
 
     Attributes:
@@ -72,19 +83,13 @@ class Simulation(Stepwise, Measured):
     attack: Attack | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model, Model):
-            raise TypeError(
-                f"Simulation(model=...) got {self.model!r}; make a model of a network with jaxafl.models.from_linen, "
-                "from_nnx, from_torch or from_functions"
-            )
-        for name, method in (("data", "fetch"), ("client", "local_steps"), ("server", "update"), ("clock", "steps")):
+        for name, method in _METHODS.items():
             value = getattr(self, name)
-            if not hasattr(value, method) or isinstance(value, type):
-                known = importlib.import_module(f"jaxafl.{name}").__all__
-                meant = f"; call it: {value.__name__}(...)" if isinstance(value, type) else did_you_mean(value, known)
-                raise TypeError(
-                    f"Simulation({name}=...) got {shown(value)}, which is no {name}; see jaxafl.{name}{meant}"
-                )
+            if (value is None and name == "attack") or (hasattr(value, method) and not isinstance(value, type)):
+                continue
+            room = importlib.import_module(f"jaxafl.{'models' if name == 'model' else name}")
+            meant = "; call it" if isinstance(value, type) else did_you_mean(value, room.__all__)
+            raise TypeError(f"Simulation({name}=...) got {shown(value)}, no {name}; see {room.__name__}{meant}")
         self.model.at(self.precision)  # raises for a precision that cannot work
 
     def summary(self) -> dict[str, Any]:
@@ -100,7 +105,7 @@ class Simulation(Stepwise, Measured):
     @property
     def clock_sees_training(self) -> str:
         """The reason why the schedule depends on the training, and the clock runs inside its loop; else empty."""
-        return sees_training(self.server, self.clock, self.client)
+        return "the server replies with the number of local steps" if self.server.needs.replies else ""
 
     def schedule(
         self, server_steps: int | None = None, seed: int = 0, *, until: Mapping[str, float] | None = None
@@ -235,8 +240,6 @@ class Simulation(Stepwise, Measured):
         begun, server_steps = time.perf_counter(), limited.server_steps
         callbacks, seed = check_callbacks(options.get("callbacks", ())), options.get("seed", 0)
         folder, how = options.get("folder"), (options.get("checkpoint_every", "30s"), options.get("keep", 2))
-        interval_of(how[0])
-        check_whole("run", "keep", how[1])
         keeper = None if folder is None else Checkpoint(folder, *how)
         asked = options.get("eval_every")
         asked = keeper.eval_every if asked is None and keeper is not None else asked
@@ -309,3 +312,81 @@ class Simulation(Stepwise, Measured):
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         device = put_data(self.data, parts["model"], mesh, self.evaluates_own(recording))
         return Problem(**parts, hyperparameters=numbers, device=device, seed=seed, recording=recording, mesh=mesh)
+
+    def citation(self) -> str:
+        """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
+        return citation(*self.summary().values())
+
+    def parts(self) -> Parts:
+        """Returns the parts as a run has them, for the checks."""
+        return Parts(**self.summary() | {"clock": self.clock_of_run()})
+
+    def attack_of_run(self, seed: int) -> Attack | None:
+        """Returns the attack with the attackers that a seed draws."""
+        if self.attack is None:
+            return None
+        found: Any = self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
+        if not isinstance(found, Attack):
+            raise UserError(f"`prepare` of the attack {self.attack.name} must return the attack, got {shown(found)}")
+        return found
+
+    def predict(self, trained: Any, x: Any) -> Any:
+        """Returns what the network returns for raw samples, e.g. logits [n, C], in NumPy arrays.
+
+        Args:
+            trained: the result of `train`, a state of `init` or `step`, or parameters (`models.load_parameters`) of a
+                model without non-trainable state.
+            x: raw samples [n, ...], as in `data.x_test`. They are preprocessed as in evaluation.
+
+        Raises:
+            ValueError: samples have other shapes than those of the simulation, or the model has no outputs
+                (`from_functions` without `outputs`).
+        """
+        model = self.model.at(self.precision)
+        params, state = _parameters_of(trained)
+        samples = like_samples("predict", x, self.data.x_test)
+        count = len(jax.tree.leaves(samples)[0])
+        size = min(BATCH, count)
+        parts = []
+        for start in range(0, count, size):
+            rows = np.minimum(np.arange(start, start + size), count - 1)
+            inputs = self.data.preprocess(jax.tree.map(lambda leaf, rows=rows: leaf[rows], samples))
+            parts.append(on_host(model.outputs(params, inputs, state)))
+        return jax.tree.map(lambda *pieces: np.concatenate(pieces)[:count], *parts)
+
+    def clock_of_run(self) -> Clock:
+        """Returns the clock for the data, the model and the local training."""
+        return self.clock.prepare(self.data.counts, self.traffic)
+
+    def mechanism(self) -> Mechanism:
+        """Returns the noise of a checked simulation, and the reason why no privacy can be claimed, if there is one."""
+        return mechanism_of(self.data, self.model, self.client, self.server, self.clock, self.attack)
+
+    def traffic(self) -> Traffic:
+        """Returns the bytes of an update and of a model that are sent."""
+        return traffic(self.client, *shapes_of_model(self.model.at(self.precision), self.data.form))
+
+    def evaluates_own(self, recording: Recording) -> bool:
+        """Returns True if models of clients are evaluated on their held-out samples."""
+        held_out = self.data.test_clients is not None or self.data.validation is not None
+        return "local_accuracy" in recording.diagnostics or (self.client.personal is not None and held_out)
+
+    def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
+        """Returns the checked records of a run."""
+        names = check_diagnostics(diagnostics, self.server)
+        if "local_accuracy" in names and (self.client.upload is not None or self.attack is not None):
+            cause = "an attack" if self.client.upload is None else "Client(upload=...)"
+            raise UserError(f"run: local_accuracy is that of x_s + Δ, and {cause} changes Δ. Leave one out")
+        unknown = [name for name in ("local_accuracy", "gradient_norm", "asynchronous_error") if name in names]
+        if self.client.personal is not None and unknown:
+            raise UserError(f"run: {unknown[0]} is not known for Client(personal=...). Leave one out")
+        if self.client.personal is not None and metrics and "per_client" in names:
+            raise UserError("run: metrics of whole sets per client do not see personal parameters. Leave one out")
+        return Recording(observe, names, check_metrics(metrics, self.model.at(self.precision), self.data))
+
+
+def _parameters_of(trained: Any) -> tuple[Any, Any]:
+    """Returns parameters and non-trainable state."""
+    if hasattr(trained, "model_state"):
+        return trained.params, trained.model_state
+    return tuple(trained.run.model[:2]) if hasattr(trained, "run") else (trained, {})

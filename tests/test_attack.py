@@ -287,8 +287,6 @@ def test_a_forged_update_is_as_large_as_an_honest_one(returned: Any) -> None:
             for who in (1.5, 1, True, [6], list(range(7)), [1, 1], [0.5, 1], [True], 0.05)
         ),
         (attack.gaussian(-1.0, clients=0.5), "std must be >= 0"),
-        ("sign_flip", "attack='sign_flip' is no attack"),
-        (attack.sign_flip, "attack=sign_flip is no attack"),
         (misspelled(clients=0.5), r"misspelled has none of the methods forge\(delta, sent\)"),
         (unknowing(clients=0.5), "knowledge must be one of 'step', 'delivered', got 'deliverd'; did you mean"),
     ],

@@ -69,8 +69,7 @@ def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
 @pytest.mark.parametrize(
     ("names", "server", "words"),
     [
-        ("drifts", afl.server.audg(), "no diagnostic 'drifts'"),
-        ("asynchronous_error", afl.server.safa(), "safa has no learning_rate"),
+        ("drifts", afl.server.audg(), "diagnostics must be one of .* got 'drifts'"),
         ("drift", afl.server.quafl(), "clients of quafl have their own models"),
     ],
 )

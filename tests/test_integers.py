@@ -11,7 +11,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.device import as_arrays
-from jaxafl.engine.problem import _stack
+from jaxafl.engine.problem import MemberHyperparameters
 from jaxafl.options import UserError
 from jaxafl.options.checks import as_array
 from jaxafl.options.part import _as_plain
@@ -46,10 +46,12 @@ def test_lists_beyond_64_bits_do_not_become_floats() -> None:
 
 
 def test_members_of_a_sweep_keep_their_integers() -> None:
-    held = _stack([np.asarray(1, np.int32), np.asarray(2**31, np.uint32)])
-    assert held.dtype == np.uint32 and held.tolist() == [1, 2**31]
-    with pytest.raises(UserError, match="no type of 32 bits"):
-        _stack([np.asarray(-1, np.int32), np.asarray(2**31, np.uint32)])
+    def held(*values: int) -> Any:
+        return MemberHyperparameters.stacked([as_arrays({"seed": one}, jnp.float32) for one in values]).values["seed"]
+
+    assert held(1, 2**31).dtype == np.uint32 and held(1, 2**31).tolist() == [1, 2**31]
+    with pytest.raises(UserError, match=r"\['seed'\].*does not fit into int32 or uint32"):
+        held(-1, 2**31)
 
 
 @pytest.mark.slow

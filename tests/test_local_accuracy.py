@@ -67,5 +67,5 @@ def test_what_cannot_be_evaluated_is_an_error() -> None:
     linear = afl.models.from_functions(
         lambda key, batch: np.zeros(6, np.float32), lambda w, batch, key: (batch.x @ w - batch.y) ** 2
     )
-    with pytest.raises(UserError, match="needs the metric accuracy"):
+    with pytest.raises(KeyError, match="accuracy"):
         simulation(model=linear).run(2, diagnostics="local_accuracy")

@@ -13,7 +13,7 @@ import pytest
 from flax import linen, nnx
 
 import jaxafl as afl
-from jaxafl.engine import set_metrics
+from jaxafl.engine import evaluator
 from jaxafl.models import Metric, confusion_matrix
 from jaxafl.options import UserError
 from tests.callbacks.conftest import Boom, assert_same
@@ -47,7 +47,7 @@ def simulation(model: Any = None, validation: bool = True) -> afl.Simulation:
 
 
 def test_a_mean_computed_from_outputs_is_the_metric_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_metrics, "BATCH", 7)  # which divides no set
+    monkeypatch.setattr(evaluator, "BATCH", 7)  # which divides no set
     sim = simulation()
     names = ("average", "per_client")
     result = sim.run(STEPS, eval_every=EVERY, metrics={"right": right}, diagnostics=names)
@@ -102,7 +102,7 @@ def test_members_of_a_sweep_have_the_metrics_of_single_runs(tmp_path: pathlib.Pa
         ({"f1": 3}, TypeError, "metrics.'f1'"),
         ({"accuracy": right}, UserError, "accuracy"),
         ({"f1 score": right}, UserError, "f1_score"),
-        ({"client_f1": right}, UserError, "client_"),
+        ({"client_accuracy": right}, UserError, "client_"),
         ({"step": right}, UserError, "step"),
         ({"cm": confusion_matrix}, UserError, "expected the name 'confusion'"),
         ({"f1": Metric(right, "up")}, ValueError, "higher"),  # type: ignore[arg-type]

@@ -144,7 +144,7 @@ class Checkpoint:
                 f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
                 "end it with that version, or name another folder"
             )
-        if not longer and isinstance(execution, Planned):
+        if not longer:
             execution.make_room(unflattened(execution.state, "state", arrays, about["arrays"], check=False))
         state = execution.state
         found = unflattened(state, "state", arrays, about["arrays"], check=not longer)

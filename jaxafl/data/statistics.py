@@ -158,7 +158,7 @@ def traverse(
         padding = [(0, lanes_of_call - len(lanes))]
         positions = np.pad(np.where(wanted, position, 0), [*padding, (0, 0)]).astype(np.int32)
         arguments = (arrays, *on_device((np.pad(lanes, padding), positions)))
-        values = compiled(_blocks, (evaluate,), arguments, plain=True)[0](*arguments)
+        values = compiled(_blocks, (evaluate,), arguments)[0](*arguments)
         keep = jax.tree.map(lambda leaf, lanes=lanes, wanted=wanted: np.asarray(leaf)[: len(lanes)][wanted], values)
         yield np.broadcast_to(lanes[:, None], wanted.shape)[wanted], position[wanted], keep
 

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from jaxafl.device.backend import accelerator_paths, on_cpu
 from jaxafl.device.compilation import (
     compiled,
     equations,
@@ -15,11 +14,11 @@ from jaxafl.device.compilation import (
     on_device,
     on_host,
     operations,
-    products,
     result_bytes,
     shapes_of,
 )
 from jaxafl.device.hardware import (
+    accelerator_paths,
     available_bytes,
     check_memory,
     cpu,
@@ -27,7 +26,7 @@ from jaxafl.device.hardware import (
     float64_on_cpu,
     host_bytes,
     make_cpu_devices,
-    on_exhaustion,
+    on_cpu,
 )
 from jaxafl.device.rows import Rows, weighted_sum
 from jaxafl.options import UserError, shown
@@ -48,10 +47,8 @@ __all__ = [
     "make_cpu_devices",
     "on_cpu",
     "on_device",
-    "on_exhaustion",
     "on_host",
     "operations",
-    "products",
     "result_bytes",
     "shapes_of",
     "weighted_sum",
@@ -72,30 +69,23 @@ def as_arrays(tree: T, dtype: Any) -> T:
 
     def convert(path: Any, leaf: Any) -> Any:
         array = np.asarray(leaf)  # has dtype object for an integer of more than 64 bits
-        if array.dtype.kind not in "fiub" and not isinstance(leaf, int):
+        kind = array.dtype.kind
+        if kind not in "fiub" and not isinstance(leaf, int):
             raise TypeError(f"{leaf!r} is not a number: declare the option that holds it with jaxafl.options.static()")
-        if array.dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                converted = array.astype(dtype)
-            fits = np.array_equal(np.isfinite(converted), np.isfinite(array))
-            target = np.dtype(dtype).name
-            advice = "give a smaller one"
-        elif array.dtype.kind == "b":
+        if kind == "b":
             return on_device(array)
-        else:
-            kinds: tuple[Any, ...] = (np.int32, np.int64 if dtype == np.float64 else np.uint32)
-            kinds = (np.uint32, *kinds) if array.dtype.kind == "u" else kinds
-            least, most = (int(array.min()), int(array.max())) if array.size else (0, 0)
-            found = [kind for kind in kinds if np.iinfo(kind).min <= least and most <= np.iinfo(kind).max]
-            fits = bool(found)
-            converted = array.astype(found[0]) if found else array
-            target = " or ".join(np.dtype(kind).name for kind in kinds)
-            advice = "write 1e10 for the number 10**10; declare a key or a seed of more bits as a `static` option"
-        if not fits:
+        types: tuple[Any, ...] = (np.int32, np.int64 if dtype == np.float64 else np.uint32)
+        types = (np.uint32, *types) if kind == "u" else (dtype,) if kind == "f" else types
+        limits: Any = np.finfo if kind == "f" else np.iinfo
+        finite = array[np.isfinite(array)] if kind == "f" else array
+        least, most = (finite.min(), finite.max()) if finite.size else (0, 0)
+        fitting = [one for one in types if limits(one).min <= least and most <= limits(one).max]
+        if not fitting:
             name = jax.tree_util.keystr(path).lstrip(".") or "a number"
             raise UserError(
-                f"{name}: {shown(leaf)} does not fit into {target}, and would become another number: {advice}"
+                f"{name}: {shown(leaf)} does not fit into {' or '.join(np.dtype(one).name for one in types)}, and "
+                "would become another number: write 1e10 for 10**10, and declare a key or a seed as a `static` option"
             )
-        return on_device(converted)
+        return on_device(array.astype(fitting[0]))
 
     return jax.tree_util.tree_map_with_path(convert, tree)

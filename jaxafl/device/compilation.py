@@ -31,7 +31,7 @@ import jaxlib
 import numpy as np
 from jax.extend.core import jaxprs_in_params
 
-from jaxafl.device.backend import on_cpu
+from jaxafl.device.hardware import on_cpu
 from jaxafl.options import UserError
 
 _KEPT = 64
@@ -44,11 +44,7 @@ _lock = threading.Lock()
 _in_progress: dict[Any, threading.Lock] = {}  # without it, threads that need one program would each compile it
 
 
-# Option `plain`. Programs of mostly random numbers compile and run faster with it, to the same bits. Training is slow.
-_HAS_OLD_FUSION = jaxlib.__version__.startswith("0.10.")  # later versions refuse the option
-_OLD_FUSION: dict[str, str | bool] = {"xla_cpu_use_fusion_emitters": False} if _HAS_OLD_FUSION else {}
-# Option `once`. Without it, the initial parameters of a deep network compile several times as long. The old fusion is
-# not added: it changes last bits.
+# Option `once`. Without it, the initial parameters of a deep network compile several times as long.
 _ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 _DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops": True}
 # In jaxlib 0.11.1, a loop that XLA compiles as one function on a CPU copies the buffer for every small update
@@ -67,7 +63,6 @@ def compiled(
     donate: tuple[int, ...] = (),
     once: bool = False,
     deterministic: bool = False,
-    plain: bool = False,
 ) -> tuple[Any, float]:
     """Returns the compiled program of `function(*static, *arguments)`, to be called with the arguments.
 
@@ -80,7 +75,6 @@ def compiled(
         donate: indices of donated `arguments`.
         once: the program runs once per run, so optimise for compile time.
         deterministic: on a GPU, exclude operations whose bits differ between calls.
-        plain: on a CPU, use XLA's older fusion, which is faster for many random numbers.
 
     Returns:
         The program, and the seconds of compilation (0 if it was cached).
@@ -88,13 +82,13 @@ def compiled(
     begun = time.perf_counter()
 
     def compile_() -> Any:
-        options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {}) | (_OLD_FUSION if plain else {})
+        options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
         staged = jax.jit(functools.partial(function, *static), donate_argnums=donate).trace(*arguments)
         small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
         passes = _SERIAL if small and jax.default_backend() == "cpu" else _UNSAFE
         return _compiled_once(staged.lower(), options | _disabled(passes), arguments)
 
-    static_key = (function, static, donate, once, deterministic, plain)
+    static_key = (function, static, donate, once, deterministic)
     program, is_new = _cached(_programs, static_key, arguments, compile_)
     return program, time.perf_counter() - begun if is_new else 0.0
 

@@ -13,6 +13,23 @@ from jaxafl.device.buffers import num_bytes
 from jaxafl.options import UserError, shown
 
 Device = Any
+_accelerator_paths = 0
+
+
+def on_cpu() -> bool:
+    """Returns True on a CPU: there, buffers are read and written by loops of slices, and trip counts stay dynamic."""
+    return jax.default_backend() == "cpu" and not _accelerator_paths
+
+
+@contextlib.contextmanager
+def accelerator_paths() -> Iterator[None]:
+    """Builds programs on a CPU as for an accelerator, for tests: gathers and scatters, static trip counts, lockstep."""
+    global _accelerator_paths
+    _accelerator_paths += 1
+    try:
+        yield
+    finally:
+        _accelerator_paths -= 1
 
 
 def cpu() -> Any:
@@ -81,15 +98,14 @@ def host_bytes() -> int | None:
         return None
 
 
-def check_memory(parts: dict[str, Any], available: int | None = None, devices: int = 1) -> None:
+def check_memory(parts: dict[str, Any], devices: int = 1) -> None:
     """Raises `MemoryError` if the arrays of a run do not fit into the memory of a device.
 
     Args:
         parts: name -> pytree of arrays or shapes.
-        available: bytes; `None` takes `available_bytes`.
         devices: number of devices, each of which holds all `parts`.
     """
-    available = available_bytes(devices) if available is None else available
+    available = available_bytes(devices)
     sizes = {name: num_bytes(tree) for name, tree in parts.items()}
     total = sum(sizes.values())
     if available is None or total <= available:
@@ -101,17 +117,3 @@ def check_memory(parts: dict[str, Any], available: int | None = None, devices: i
         "A lower concurrency needs fewer ring slots; servers that keep a row per client need fewer clients or a "
         "smaller model"
     )
-
-
-@contextlib.contextmanager
-def on_exhaustion(**sizes: int) -> Iterator[None]:
-    """Replaces XLA's out-of-memory error by a `MemoryError` that names the sizes to lower."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        larger = [f"{name}={size}" for name, size in sizes.items() if size > 1]
-        advice = f"lower {', '.join(larger)}" if larger else "use a smaller model or fewer clients in flight"
-        first = str(error).partition("\n")[0]
-        raise MemoryError(f"the device has run out of memory during the run: {advice} ({first})") from error

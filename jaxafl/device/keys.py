@@ -14,7 +14,6 @@ import dataclasses
 import enum
 import math
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -156,17 +155,11 @@ def _fold_in(key: Array, data: Any) -> Array:
     return jnp.stack(threefry((key[0], key[1]), 0, data))
 
 
-def _as_configured(ours: Callable[..., Array], usual: Callable[..., Array]) -> Callable[..., Array]:
-    """Returns a function that calls `ours`, or `usual` if `jax_threefry_partitionable` is disabled."""
-    return lambda *given: (ours if jax.config.jax_threefry_partitionable else usual)(*given)  # type: ignore[attr-defined]
-
-
-_usual = threefry_prng_impl
 _FUSED = define_prng_impl(
     key_shape=(2,),
-    seed=_usual.seed,
-    split=_as_configured(_split, _usual.split),
-    random_bits=_as_configured(_bits, _usual.random_bits),
+    seed=threefry_prng_impl.seed,
+    split=_split,
+    random_bits=_bits,
     fold_in=_fold_in,
     name="threefry2x32_plain",
     tag="plain",

@@ -41,10 +41,10 @@ from jaxafl.device import as_arrays, check_memory, shapes_of
 from jaxafl.device.keys import seed_key, unpack
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.problem import Problem, Program, Shapes
-from jaxafl.engine.recorded import check_observed, remember_metrics
-from jaxafl.engine.state import example_batch, first_state, initial
+from jaxafl.engine.recorded import remember_metrics
+from jaxafl.engine.state import example_batch, first_state, initial, shapes_of_model
 from jaxafl.models.model import Batch, Model, recorded_classes
-from jaxafl.options import UserError, bounds_of, check_number, check_options, check_whole, shown
+from jaxafl.options import UserError, bounds_of, check_number, check_options, check_whole
 from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Arrivals, Server, bounds_weights, unfit
 from jaxafl.server.fedopt import OptaxServer
@@ -86,11 +86,6 @@ class Parts:
         return ", ".join(sorted(self.server.clocks)) or "none of jaxafl's own"
 
     @property
-    def online(self) -> str:
-        """The reason why the schedule depends on the training; empty if it does not."""
-        return sees_training(self.server, self.clock, self.client)
-
-    @property
     def starts_early(self) -> bool:
         """True if a client may start again before the server step that takes its last update."""
         early = self.arrivals > 1 and getattr(self.clock, "dispatch", "") != "step"
@@ -99,7 +94,7 @@ class Parts:
     @functools.cached_property
     def form(self) -> tuple[Any, Any]:
         """Shapes of parameters and non-trainable state."""
-        return jax.eval_shape(lambda: self.model.init(jax.random.key(0), example_batch(self.data.form)))
+        return shapes_of_model(self.model, self.data.form)
 
     @functools.cached_property
     def noise(self) -> tuple[Any, str]:
@@ -193,22 +188,10 @@ _FIT: tuple[Rule, ...] = (
         "`order_free`, such as synchronous or stale_rounds. Leave charge out",
     ),
     (
-        lambda p: int(p.data.description.get("vocabulary") or 0) > p.model.description.get("vocab_size", np.inf),
-        "the model {model.name} knows {model.description[vocab_size]} tokens, but {data.name} was tokenised with a "
-        "vocabulary of {data.description[vocabulary]}: give both the same checkpoint",
-    ),
-    (
         lambda p: not p.model.sees_mask and pads(p.client, p.data.counts) and jax.tree.leaves(p.form[1]),
         "the network of {model.name} keeps state from batch to batch (batch statistics?) and takes no mask, so that it "
         "would count the padding of local epochs and full batches. Let its __call__ take `mask` (bool [B]) and leave "
         "padding out, as jaxafl.models.BatchNorm does, or train with steps=... and a batch_size",
-    ),
-)
-_DOUBTFUL: tuple[Rule, ...] = (
-    (
-        lambda p: p.server.buffer > 1 and Delivery.CONTINUOUS in p.clock.delivers and p.arrivals == 1,
-        "{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
-        "{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
     ),
 )
 _NOT_PRIVATE: tuple[Rule, ...] = (
@@ -323,14 +306,13 @@ def check_simulation(parts: Parts) -> None:
     server.check(clock, client, clients)
     if isinstance(parts.aggregate, Aggregate):
         parts.aggregate.check(parts.prepared_server, clock, client, clients)
-    if message := broken(_DOUBTFUL, parts):
-        warnings.warn(message, stacklevel=3)
+    if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and parts.arrivals == 1:
+        warnings.warn(
+            f"{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
+            f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
+            stacklevel=3,
+        )
     if parts.attack is not None:
-        if not isinstance(parts.attack, Attack):
-            raise UserError(
-                f"Simulation: attack={shown(parts.attack)} is no attack; expected e.g. "
-                "jaxafl.attack.sign_flip(clients=0.2)"
-            )
         check_options(parts.attack, clients)
         parts.attack.check(clients, parts.data.num_classes, parts.arrivals)
     _trace_training(parts)
@@ -389,7 +371,7 @@ def _trace_training(parts: Parts) -> None:
     like_given(f"Client(upload={client.upload!r}, correction={client.correction!r})", "the end of a run",
                (delta, memory), (lane.params, lane.memory), types=True)  # fmt: skip
     _check_labels(data, model, classes)
-    remember_metrics(model, data, metrics)
+    remember_metrics(model, metrics)
     known.add(form)
 
 
@@ -401,20 +383,8 @@ def _check_labels(data: FederatedData, model: Model, classes: set[int]) -> None:
         binary = ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if min(classes) == 2 else ""
         raise UserError(
             f"the model {model.name} tells {min(classes)} classes apart, but labels of {data.name} go up to {most}: "
-            f"give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy (a label "
-            f"outside them has a loss of NaN){binary}"
+            f"give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy{binary}"
         )
-
-
-def check_observe(observe: Any, parts: Parts) -> None:
-    """Raises `ValueError` or `TypeError` for a function of the parameters that does not return a dict of arrays."""
-    if not callable(observe):
-        raise TypeError(f"observe must be a function of the parameters returning a dict of arrays, got {observe!r}")
-    with traced_method("the run", "observe", "a fixed key"):
-        seen = jax.eval_shape(observe, parts.form[0])
-    if not isinstance(seen, dict) or not all(hasattr(value, "shape") for value in seen.values()):
-        raise TypeError(f"observe must return a dict of name -> array, it returned {seen}")
-    check_observed(seen)
 
 
 def check_schedules(server: Server, server_steps: int) -> None:
@@ -431,42 +401,10 @@ def check_schedules(server: Server, server_steps: int) -> None:
             check_number(server.name, f"{name} at server step {steps[place]}", values[place].item(), **limits)
 
 
-def sees_training(server: Server, clock: Clock, client: Client) -> str:
-    """Returns the reason why the schedule depends on the training; empty if it does not."""
-    return "the server replies with the number of local steps" if server.needs.replies else ""
-
-
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
     """Returns the server steps between evaluations, `EVAL_EVERY` by default; checks both numbers."""
     every = EVAL_EVERY if eval_every is None else check_whole("run", "eval_every", eval_every)
     return min(every, check_whole("run", "server_steps", server_steps))
-
-
-def check_lanes(lanes: Any, devices: int) -> int:
-    """Returns the checked number of lanes, a multiple of the devices that share them."""
-    if check_whole("run", "lanes", lanes) % devices:
-        raise UserError(f"run: lanes={lanes} cannot be shared by {devices} devices; give a multiple of {devices}")
-    return int(lanes)
-
-
-def chunk_of(lanes: int, chunk: int | None, room: Callable[[], int], why: str = "") -> int:
-    """Returns the checked number of lanes that advance together.
-
-    Args:
-        lanes: lanes of one device.
-        chunk: the number as given.
-        room: the most that memory holds, which bounds a number chosen here.
-        why: the reason for this number of lanes, if it is another than the given one, for the message.
-    """
-    if chunk is None:
-        if jax.default_backend() == "cpu":
-            return 1
-        most = max(1, room())
-        return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
-    check_whole("run", "chunk", chunk)
-    if lanes % chunk:
-        raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}{why}")
-    return int(chunk)
 
 
 def check_fit(problem: Problem, program: Program, members: int) -> None:
@@ -502,8 +440,8 @@ def mechanism_of(
     data: FederatedData, model: Model, client: Client, server: Server, clock: Clock, attack: Any = None
 ) -> Mechanism:
     """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
-    form = Parts(data, model, client, server, clock).form
-    parts = Parts(data, model, client, server, clock.prepare(data.counts, lambda: traffic(client, *form)), attack)
+    prepared = clock.prepare(data.counts, lambda: traffic(client, *shapes_of_model(model, data.form)))
+    parts = Parts(data, model, client, server, prepared, attack)
     noise, at = parts.noise
     kept = server.needs.client_rows > 0
     return Mechanism(noise, at, kept, Delivery.CONTINUOUS not in parts.clock.delivers, broken(_NOT_PRIVATE, parts))

@@ -19,6 +19,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.data.held_out import owned_rows
 from jaxafl.device import on_device
 from jaxafl.engine.evaluate import BATCH
+from jaxafl.engine.members import state_axes
 from jaxafl.engine.problem import DeviceData
 from jaxafl.engine.state import State
 from jaxafl.models.model import Batch, Model
@@ -48,17 +49,13 @@ def on_first_device(mesh: Mesh | None, tree: Any) -> Any:
 
 def _places(mesh: Mesh, tree: Any) -> Any:
     copied = NamedSharding(mesh, P())
-    places = jax.tree.map(lambda _: copied, tree)
-    if isinstance(tree, State):  # leaves [P, L, ...], or [L, ...] if all members have the same
-        shared = {"key", "shuffle_key", "client", "run", "step", "timing"} if tree.batch_key[0].ndim == 0 else set()
-        lanes = {
-            name: jax.tree.map(
-                lambda _, one=name: NamedSharding(mesh, P(_AXIS) if one in shared else P(None, _AXIS)), part
-            )
-            for name, part in tree.lanes._asdict().items()
-        }
-        places = places._replace(lanes=type(tree.lanes)(**lanes))
-    return places
+    if not isinstance(tree, State):
+        return copied
+    # leaves [P, L, ...], or [L, ...] if all members have the same
+    axes: Any = state_axes(tree, shared=tree.batch_key[0].ndim == 0).lanes
+    lanes = type(axes)(*(NamedSharding(mesh, P(_AXIS) if axis is None else P(None, _AXIS)) for axis in axes))
+    places: Any = dict.fromkeys(State._fields, copied) | {"lanes": lanes}
+    return State(**places)
 
 
 def put_data(data: FederatedData, model: Model, mesh: Mesh | None = None, owned: bool = False) -> DeviceData:

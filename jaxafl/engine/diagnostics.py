@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.engine.evaluate import gradient_sum, owned_sums
 from jaxafl.engine.problem import DeviceData, Program
-from jaxafl.options import UserError, did_you_mean
+from jaxafl.options import UserError, check_choice
 from jaxafl.server.contract import Arrivals, norm
 
 Array = jax.Array
@@ -31,15 +31,7 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
     """
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
-        if name not in DIAGNOSTICS:
-            raise ValueError(
-                f"there is no diagnostic {name!r}; there are {', '.join(DIAGNOSTICS)}{did_you_mean(name, DIAGNOSTICS)}"
-            )
-    if "asynchronous_error" in names and not hasattr(server, "learning_rate"):
-        raise ValueError(
-            f"asynchronous_error needs the gradient that was applied, (x_t - x_(t+1)) / η, but {server.name} has no "
-            "learning_rate"
-        )
+        check_choice("run", "diagnostics", name, DIAGNOSTICS)
     if "drift" in names and server.needs.client_models:
         raise ValueError(
             f"drift is measured from a global version, but the clients of {server.name} have their own models"

@@ -1,4 +1,4 @@
-"""Evaluation of models on held-out samples: test sets, the validation set, the samples of single clients."""
+"""Evaluation of models and gradients on held-out samples: test sets, the validation set, those of single clients."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client import filled
+from jaxafl.client import Client, filled, shared_of
 from jaxafl.data.form import DataForm
 from jaxafl.data.held_out import gather_held_out
 from jaxafl.device import available_bytes, buffers, equations, on_cpu, operations, result_bytes
-from jaxafl.device.keys import jax_key
+from jaxafl.device.keys import drawing_key, jax_key
 from jaxafl.engine.problem import DeviceData, Program
 from jaxafl.engine.state import Version
 from jaxafl.models.model import Batch, Outputs
@@ -21,6 +21,7 @@ from jaxafl.models.model import Batch, Outputs
 Array = jax.Array
 Sums = tuple[dict[str, Array], dict[str, Array]]
 _GRADIENT_PIECE = 256  # samples of one gradient evaluation
+_SAMPLES = 0xFFFFFFF4  # folded into the key of a server step, for the samples of its gradients
 BATCH = 500  # samples whose losses are summed at once, unless the memory of an accelerator decides
 _KEPT = 0.4  # share of all results of a forward pass that are in memory at once
 _PIECE, CACHE = 50, 24 * 2**20  # on a CPU: samples evaluated at once, if the results of a batch exceed CACHE bytes
@@ -102,8 +103,13 @@ def outputs_of(
     program: Program, frozen: Any, params: Any, state: Any, raw: Any, labels: Array, inside: Array
 ) -> Outputs:
     """Returns the outputs of a model in evaluation, for raw samples of which only those `inside` count."""
-    batch, key = Batch(program.data.preprocess(raw), labels, inside), jax_key((jnp.uint32(0), jnp.uint32(0)))
+    batch, key = evaluated_batch(program, raw, labels, inside)
     return program.model.bound(frozen)(params, state, batch, key, False)[0]
+
+
+def evaluated_batch(program: Program, raw: Any, labels: Array, inside: Array) -> tuple[Batch, Array]:
+    """Returns the batch of raw samples of which only those `inside` count, and a fixed key for its evaluation."""
+    return Batch(program.data.preprocess(raw), labels, inside), jax_key((jnp.uint32(0), jnp.uint32(0)))
 
 
 def gradient_sum(
@@ -140,6 +146,31 @@ def gradient_sum(
         return jax.tree.map(jnp.add, total, jax.grad(loss)(params))
 
     return jax.lax.fori_loop(0, -(-count // width), add, total)
+
+
+def server_gradient(
+    program: Program, device: DeviceData, client: Client, model_state: Any, key: Array
+) -> Callable[[Any, int | None], Any]:
+    """Returns `Arrivals.validation_gradient` of a server step.
+
+    Args:
+        program, device: of the run.
+        client: local training, of which frozen and personal parameters get the gradient 0.
+        model_state: non-trainable state of the global model.
+        key: of the server step.
+    """
+    count, fetch = sets_of(program.data, device)["validation_"]
+
+    def gradient(params: Any, batch_size: int | None = None) -> Any:
+        size = count if batch_size is None else batch_size
+        rows = jnp.arange(count, dtype=jnp.int32)
+        if batch_size is not None:
+            rows = jax.random.randint(drawing_key(jax.random.fold_in(key, _SAMPLES)), (size,), 0, count, jnp.int32)
+        zero, model = jax.tree.map(jnp.zeros_like, params), (params, model_state)
+        found = gradient_sum(program, device.frozen, model, lambda at: fetch(rows[at]), size, zero, divisor=size)
+        return filled(shared_of(client, found), zero)
+
+    return gradient
 
 
 def owned_sums(

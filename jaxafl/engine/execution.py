@@ -12,7 +12,7 @@ import numpy as np
 from jaxafl.clock import Schedule
 from jaxafl.clock.live import schedule as schedule_of
 from jaxafl.clock.schedule import cut
-from jaxafl.device import compiled, on_device, on_exhaustion, on_host
+from jaxafl.device import compiled, on_device, on_host
 from jaxafl.device.buffers import expand
 from jaxafl.engine.check import check_fit
 from jaxafl.engine.devices import on_first_device, placed
@@ -62,7 +62,7 @@ class Execution:
         self.members = placed(first.mesh, MemberHyperparameters.stacked([one.hyperparameters for one in problems]))
         keys = on_device(tuple(np.stack([np.asarray(one.key[word]) for one in problems]) for word in (0, 1)))
         arguments = self.members, first.device, placed(first.mesh, keys)
-        static = self.program.of(_buffers_only(shapes)), shared
+        static = self.program.of(Shapes(shapes.lanes, shapes.ring, shapes.store)), shared
         initialise, _ = compiled(initial_members, static, arguments, once=True)
         self.state: State = placed(first.mesh, initialise(*arguments))
         self.evaluator = Evaluator(first, len(problems), first.device, self.state.model)
@@ -88,8 +88,9 @@ class Execution:
     def resume(self, row: int, records: Sequence[Records]) -> None:
         """Continues after `row` rows, of which the state has been restored, and whose records are known."""
 
-    def make_room(self, saved: State) -> None:
-        """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""
+    def build(self, shapes: Shapes) -> None:
+        """Compiles the program for buffers of these shapes."""
+        raise NotImplementedError
 
     def schedule(self, index: int) -> Schedule:
         """Returns the schedule of a run as far as it is known."""
@@ -130,12 +131,17 @@ class Execution:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
         if (stop - start) % self.shapes.rows_per_check:  # this call ends within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
-        with self.exhaustion():
-            numbers = map(np.int32, (start, stop, self.step_of(start)))
-            self.state, records = self.compiled(*self._constant, self.state, *numbers)
-            records = on_host(records)
+        numbers = map(np.int32, (start, stop, self.step_of(start)))
+        self.state, records = self.compiled(*self._constant, self.state, *numbers)
+        records = on_host(records)
         made = stop - start if records.taken is None else None
         return jax.tree.map(lambda leaf: leaf[:, :made], records)
+
+    def make_room(self, saved: State) -> None:
+        """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""
+        ring, store = (jax.tree.leaves(tree)[0].shape[1] for tree in (saved.ring, saved.store))
+        if (shapes := self.shapes._replace(ring=ring, store=store)) != self.shapes:
+            self.build(shapes)
 
     def enlarge(self, shapes: Shapes) -> None:
         """Gives ring and store the sizes of these shapes, with zeros in new rows."""
@@ -145,11 +151,6 @@ class Execution:
             if (more := getattr(shapes, name) - jax.tree.leaves(tree)[0].shape[1]) > 0:
                 parts[name] = placed(self.program.mesh, on_device(_longer(on_host(tree), more)))
         self.state = self.state._replace(**parts)
-
-    def exhaustion(self) -> Any:
-        """Names the sizes to lower if the device runs out of memory."""
-        micro_batch = self.members.values.client.micro_batch
-        return on_exhaustion(lanes=self.lanes, chunk=self.shapes.chunk, micro_batch=micro_batch)
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """Returns the records of several calls of `advance`, or of none, as one."""
@@ -241,11 +242,6 @@ class Execution:
                 "other clients arrive after fewer local steps; expected order_free = False in its class"
             )
         return found
-
-
-def _buffers_only(shapes: Shapes) -> Shapes:
-    """Returns the shapes on which an initial state depends."""
-    return Shapes(shapes.lanes, shapes.ring, shapes.store)
 
 
 def _longer(tree: Any, more: int) -> Any:

@@ -239,12 +239,13 @@ def _shares(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _finite(evaluation: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the evaluation of initial models; raises `ValueError` if their loss is not finite."""
+    """Returns the evaluation of initial models; raises `ValueError` if their loss is not finite.
+
+    A label outside the outputs of a loss of Optax gives a loss of NaN and a finite gradient in a wrong direction.
+    """
     if not np.all(np.isfinite(evaluation["loss"])):
-        lost = np.asarray(evaluation["loss"])[~np.isfinite(evaluation["loss"])]
         raise UserError(
-            f"the loss of the initial model on the test set is not finite ({lost.flat[0]}): a label is outside the "
-            "model's outputs, a token outside its vocabulary, a sample is not finite, or the initial parameters are "
-            "too large"
+            f"the loss of the initial model on the test set is not finite ({np.sum(evaluation['loss'])}): a label is "
+            "outside the model's outputs, a token outside its vocabulary, or a sample or a parameter is not finite"
         )
     return evaluation

@@ -12,7 +12,7 @@ from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.fleet import LocalRun, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import joined
-from jaxafl.engine.plan import Segments, Steps
+from jaxafl.engine.plan import Segments, Steps, columns_read
 from jaxafl.engine.problem import Problem, Shapes
 
 _COMPLETED = ("refused", "lost", "late")  # runs that clients complete and no server step takes
@@ -206,10 +206,7 @@ def tables_for(shapes: Shapes, leading: tuple[int, ...]) -> tuple[Segments, Step
         return record(**{name: zeros(*shape, dtype=kind) for name, kind in kinds.items()})
 
     segments, steps = table(Segments, of_lanes), table(Steps, of_arrivals)
-    steps = steps._replace(segments_before=None, time=zeros(1, dtype=np.float32), write_slot=zeros(1))
-    steps = steps._replace(mask=steps.mask if shapes.mask else None, base_slot=steps.base_slot if shapes.base else None)
-    segments = segments._replace(loads=None, saves=None) if shapes.steady else segments
-    return segments if shapes.timing else segments.without_timing, steps
+    return columns_read(segments, steps._replace(time=zeros(1, dtype=np.float32), write_slot=zeros(1)), shapes)
 
 
 def _doubled(size: int, needed: int) -> int:

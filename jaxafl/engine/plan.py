@@ -36,11 +36,6 @@ class Segments(NamedTuple):
     save_row: Int32[Indices, "*S L"]  # row of the update store
 
     @property
-    def without_timing(self) -> Segments:
-        """The segments without the columns of `Timing`."""
-        return self._replace(**{f"load_{name}": None for name in Timing._fields})
-
-    @property
     def timing(self) -> Timing:
         """The timing of the runs that begin; the default without the columns."""
         columns = {name: getattr(self, f"load_{name}") for name in Timing._fields}
@@ -61,6 +56,15 @@ class Steps(NamedTuple):
     kind: Int32[Indices, "*T A"]
     base_slot: Int32[Indices, "*T A"]  # ring slot of x_s, which the update is measured against; None: not read
     write_slot: Int32[Indices, "*T"]  # ring slot that x_{t+1} is written to
+
+
+def columns_read(segments: Segments, steps: Steps, shapes: Any) -> tuple[Segments, Steps]:
+    """Returns tables with the columns that a program of these `Shapes` reads; the others are None."""
+    read = {"segments_before": False, "mask": shapes.mask, "update_slot": shapes.slots, "base_slot": shapes.base}
+    steps = steps._replace(**{name: None for name, reads in read.items() if not reads})
+    unread = () if shapes.timing else tuple(f"load_{name}" for name in Timing._fields)
+    unread += ("loads", "saves") if shapes.steady else ()
+    return segments._replace(**dict.fromkeys(unread)), steps
 
 
 class LoopRows(NamedTuple):

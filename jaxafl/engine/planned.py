@@ -10,12 +10,11 @@ has the bits of one that was not interrupted.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,16 +23,14 @@ from jaxafl.client import Turns, turns_of
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
-from jaxafl.device import host_bytes, on_cpu, on_device
+from jaxafl.device import on_cpu, on_device
 from jaxafl.device.buffers import shared_size
-from jaxafl.engine.check import check_lanes, chunk_of
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.plan import ORIGIN, Origin, Plan, Segments, Tables
+from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Problem, Shapes, Speed
-from jaxafl.engine.state import State
-from jaxafl.engine.width import MOST_LANES, lanes_in_memory
-from jaxafl.options import UserError
+from jaxafl.engine.width import MOST_LANES, chunk_of
+from jaxafl.options import UserError, check_whole
 from jaxafl.server.contract import Server
 
 UNBOUNDED = 2**24
@@ -43,8 +40,7 @@ BLOCK = 10  # rows per check: amortises the host sync of the loop predicate; win
 _FIRST, _GROWTH, _LARGEST = 2**10, 4, 2**17  # arrivals of the first window, factor of the next, and the most
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Window:
+class Window(NamedTuple):
     """Server steps that are planned together, with their schedule and their plan."""
 
     schedule: Schedule
@@ -67,7 +63,8 @@ class Windows:
             whole: True for one window.
         """
         self.source, self.server_steps, self.whole = source, server_steps, whole
-        self.known: list[Schedule] = []
+        self.known = [source] if isinstance(source, Schedule) else list[Schedule]()
+        self.width = None if isinstance(source, Schedule) else source.clock.arrivals(source.num_clients)
         self.stop = 0
         self.size = _FIRST
 
@@ -76,12 +73,11 @@ class Windows:
         while True:
             begin, end = self.stop, self._next()
             if end > start or begin == end:
-                return self._cut(start, end)
+                pieces = [one for one in self.known if one.start + one.server_steps > start]
+                return cut(joined(pieces or self.known[-1:]), start, end)
 
     def upto(self, stop: int) -> Schedule:
         """Returns the schedule of all server steps up to `stop`."""
-        if isinstance(self.source, Schedule):
-            return cut(self.source, 0, stop)
         pieces = [one for one in self.known if one.start < stop]
         if len(pieces) > 1:  # what is known stays one piece, which the thread does not read
             self.known[: len(pieces)] = pieces = [joined(pieces)]
@@ -92,8 +88,8 @@ class Windows:
         begin, arrivals = self.stop, 0
         while self.stop < self.server_steps and (arrivals < self.size or self.whole):
             count = self.server_steps - self.stop if self.whole else BLOCK
-            if not self.whole and (width := self._arrivals):
-                count = -(-self.size // (width * BLOCK)) * BLOCK
+            if self.width and not self.whole:
+                count = -(-self.size // (self.width * BLOCK)) * BLOCK
             count = min(count, self.server_steps - self.stop)
             if isinstance(self.source, Schedule):
                 taken = self.source.taken[self.stop : self.stop + count]
@@ -105,18 +101,6 @@ class Windows:
         if self.stop > begin:
             self.size = min(_GROWTH * self.size, _LARGEST)
         return self.stop
-
-    @property
-    def _arrivals(self) -> int | None:
-        if isinstance(self.source, Schedule):
-            return None
-        return self.source.clock.arrivals(self.source.num_clients)
-
-    def _cut(self, start: int, stop: int) -> Schedule:
-        if isinstance(self.source, Schedule):
-            return cut(self.source, start, stop)
-        pieces = [one for one in self.known if one.start + one.server_steps > start]
-        return cut(joined(pieces), start, stop) if pieces else cut(self.known[-1], start, stop)
 
 
 class Planned(Execution):
@@ -157,17 +141,16 @@ class Planned(Execution):
                 )
         self.windows = Windows(source, server_steps, whole)
         self.base, devices = reads_base(first), 1 if first.mesh is None else first.mesh.size
-        make = functools.partial(plan_of, server=first.server, keep_base=self.base, devices=devices, in_turn=in_turn)
-        self.make: Callable[..., Plan] = functools.partial(make, lanes=speed.lanes)
+        self.make: Callable[..., Plan] = functools.partial(
+            plan_of, server=first.server, lanes=speed.lanes, keep_base=self.base, devices=devices, in_turn=in_turn
+        )
         window = self._from(start, origin)
         lanes = window.plan.lanes
-        self.make = functools.partial(make, lanes=lanes)
-        chunk = lanes if devices > 1 else chunk_of(lanes, speed.chunk, lambda: lanes_in_memory(first, len(problems)))
+        self.make = functools.partial(self.make, lanes=lanes)
+        chunk = lanes if devices > 1 else chunk_of(lanes, speed.chunk, first, len(problems))
         self.fixed = dict(chunk=chunk, steps_per_call=every, rows_per_check=block_of(every, server_steps, start))
         super().__init__(problems, self._shapes(window, first), speed.deterministic, shared=True)
         self._take_up(window)
-        if window.stop < server_steps:
-            check_records(server_steps, jax.tree.leaves(self.joined([])))
         self.thread = ThreadPoolExecutor(1, "window") if window.stop < server_steps else None
         self._prepare()
 
@@ -180,9 +163,8 @@ class Planned(Execution):
     def schedule(self, index: int) -> Schedule:
         return self.windows.upto(self.window.stop)
 
-    def make_room(self, saved: State) -> None:
-        ring, store = (jax.tree.leaves(tree)[0].shape[1] for tree in (saved.ring, saved.store))
-        self._take_up(self.window, self.shapes._replace(ring=ring, store=store))
+    def build(self, shapes: Shapes) -> None:
+        self._take_up(self.window, shapes)
 
     def _prepare(self) -> None:
         """Begins to plan the next window, in the thread."""
@@ -258,17 +240,12 @@ def tables_of(plan: Plan, shapes: Shapes) -> Tables:
     def wider(leaf: np.ndarray) -> np.ndarray:
         return np.pad(leaf, [(0, 0), (0, shapes.arrivals - leaf.shape[1])]) if leaf.ndim == 2 else leaf
 
-    read = {"mask": shapes.mask, "update_slot": shapes.slots, "base_slot": shapes.base}
-    columns = {name: getattr(plan.steps, name) if reads else None for name, reads in read.items()}
-    steps = jax.tree.map(lambda leaf: longer(wider(leaf)), plan.steps._replace(segments_before=None, **columns))
-    trained = Segments(*(longer(leaf, shapes.segments) for leaf in plan.segments))
-    if not shapes.timing:
-        trained = trained.without_timing
+    segments, steps = columns_read(plan.segments, plan.steps, shapes)
     if not shapes.per_lane:
-        trained = trained._replace(active=trained.active.max(axis=1, initial=0))
-    if shapes.steady:
-        trained = trained._replace(loads=None, saves=None)
-    return Tables(trained, steps, jax.tree.map(longer, plan.rows_of_loop), np.int32(plan.origin.step))
+        segments = segments._replace(active=segments.active.max(axis=1, initial=0))
+    segments = jax.tree.map(lambda leaf: longer(leaf, shapes.segments), segments)
+    steps = jax.tree.map(lambda leaf: longer(wider(leaf)), steps)
+    return Tables(segments, steps, jax.tree.map(longer, plan.rows_of_loop), np.int32(plan.origin.step))
 
 
 def known_lengths(**lengths: Iterable[int | None]) -> dict[str, int | None]:
@@ -296,8 +273,9 @@ def plan_of(
     Args:
         schedule: arrivals of every server step.
         server: with its needs.
-        lanes: L; `None` chooses, on an accelerator the power of two whose local steps, masked ones included, take the
-            least time if twice the lanes compute `_GAIN` times as many per second.
+        lanes: L, rounded up to a multiple of the devices; `None` chooses, on an accelerator the power of two whose
+            local steps, masked ones included, take the least time if twice the lanes compute `_GAIN` times as many per
+            second.
         keep_base: x_s is read even if the server does not need it.
         origin: the beginning of the plan, see `make_plan`.
         devices: number of devices that share the lanes.
@@ -308,7 +286,7 @@ def plan_of(
     if lanes is None and jax.default_backend() == "cpu":
         lanes = devices * min(4 if devices > 1 else 1, max(1, schedule.in_flight // devices))
     if lanes is not None:
-        return make(lanes=check_lanes(lanes, devices))
+        return make(lanes=-(-check_whole("run", "lanes", lanes) // devices) * devices)
     most = min(max(schedule.in_flight, 1), MOST_LANES)
     lanes = devices * power_of_two(-(-most // devices))
 
@@ -320,17 +298,6 @@ def plan_of(
         plan = make(lanes=plan.lanes // 2)
         best = min(best, plan, key=cost)
     return best
-
-
-def check_records(server_steps: int, records: Sequence[np.ndarray]) -> None:
-    """Raises `MemoryError` if the records of a run, each [P, steps, ...], do not fit into the memory of the host."""
-    step = sum(one.itemsize * math.prod((*one.shape[:1], *one.shape[2:])) for one in records)
-    needed, available = 2 * server_steps * step, host_bytes()  # pieces and their concatenation
-    if available is not None and needed > available and server_steps < UNBOUNDED:
-        raise MemoryError(
-            f"what a run records of {server_steps:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
-            f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
-        )
 
 
 def _rounded(count: int) -> int:

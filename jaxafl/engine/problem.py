@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -15,11 +16,10 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import DataForm
-from jaxafl.device import on_device
+from jaxafl.device import as_arrays
 from jaxafl.device.keys import Key, seed_key
 from jaxafl.models.metrics import Metric
 from jaxafl.models.model import Model
-from jaxafl.options import UserError
 from jaxafl.server.contract import Server, Tree
 
 Array = jax.Array
@@ -51,8 +51,9 @@ class MemberHyperparameters:
         """Stacks the leaves that differ between members."""
         columns = list(zip(*(map(np.asarray, jax.tree.leaves(one)) for one in members), strict=True))
         batched = tuple(any(not np.array_equal(leaf, column[0]) for leaf in column) for column in columns)
-        leaves = [_stack(column) if many else column[0] for column, many in zip(columns, batched, strict=True)]
-        return cls(jax.tree.unflatten(jax.tree.structure(members[0]), on_device(leaves)), batched)
+        leaves = [np.stack(column) if many else column[0] for column, many in zip(columns, batched, strict=True)]
+        values = jax.tree.unflatten(jax.tree.structure(members[0]), leaves)
+        return cls(as_arrays(values, jnp.result_type(float)), batched)  # together they may need other integers
 
     @property
     def axes(self) -> Hyperparameters:
@@ -241,16 +242,3 @@ class Problem:
         """Returns the program of the problem."""
         traced = self.recording._replace(metrics=())
         return Program(weakref.ref(self.model), self.data.form, traced, self.mesh, shapes)
-
-
-def _stack(column: Sequence[np.ndarray]) -> np.ndarray:
-    """Stacks numbers of several members; int32 and uint32 become the 32-bit type that holds all."""
-    stacked = np.stack(column)
-    if stacked.dtype != np.int64 or any(one.dtype == np.int64 for one in column):
-        return stacked
-    if stacked.min() < 0:
-        raise UserError(
-            f"a sweep over integers from {stacked.min()} to {stacked.max()}, which no type of 32 bits holds: write "
-            "numbers as floats (1e10), or sweep over them in two sweeps"
-        )
-    return stacked.astype(np.uint32)

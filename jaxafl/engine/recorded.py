@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,42 +13,19 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.engine.problem import Recording
 from jaxafl.engine.state import example_batch
 from jaxafl.models.metrics import CONFUSION, Better, Metric, better_of, check_better, checked_metrics, declared
-from jaxafl.models.model import Model, predictions_of
-from jaxafl.options import UserError, check_name
+from jaxafl.models.model import Model
+from jaxafl.options import UserError
 
 _VARIABLES = """
     step arrival evaluation version population client run run_index run_id reference time started arrived staleness
     local_steps multiplicity kind bytes_up bytes_down participation mean_staleness loss accuracy local_loss
     delta_norm computed_delta_norm server_rate executed_local_steps drift gradient_norm_squared asynchronous_error
-    held_out_client clients started_at arrived_at step_arrivals step_staleness step_loss
-    confusion label predicted test_set local_accuracy attacker
+    client_id clients started_at arrived_at step_arrivals step_staleness step_loss confusion label predicted test_set
+    local_accuracy attacker eval_step eval_time eval_updates eval_local_steps eval_bytes client_name client_samples
+    client_accuracy_error seed simulation method sample member
 """
-_ATTRIBUTES = """
-    title jaxafl_version seed precision server_steps num_clients data model server clock citation backend
-    failed_step failed_client runs_started runs_never_consumed runs_trained_untaken staleness_max
-    staleness_max_per_step_mean
-    staleness_max_per_step_median staleness_mean stopped until_time resumed methods prepare_seconds compile_seconds
-    run_seconds wall_seconds eval_every failed mechanism attack runs_refused runs_stopped runs_lost starts_skipped
-    checkpoints_not_saved
-"""
-_SWEEPS = """
-    simulation local_training together sample member method methods configuration rung sweep member_error
-    server_steps_made data_options model_options client_options server_options clock_options attack_options
-"""
-_TRACKERS = "simulated_seconds options seconds"
-_TAKEN = frozenset(f"{_VARIABLES} {_ATTRIBUTES} {_SWEEPS} {_TRACKERS}".split())
-_BEGINNINGS = (
-    "eval_",
-    "average_",
-    "personal_",
-    "observe_",
-    "validation_",
-    "client_",
-    "clients_",
-    "count_",
-    "final_",
-    "together_",
-)
+_TAKEN = frozenset(_VARIABLES.split())
+_SETS = ("average_", "client_", "final_", "personal_", "test_", "validation_")  # beginnings of evaluations of a metric
 
 _metrics: weakref.WeakKeyDictionary[Model, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -63,18 +41,15 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
             return {**found.metrics, **found.squares}
 
         held = model.held(jax.eval_shape(lambda: example_batch(data.form)))
-        remember_metrics(model, data, jax.eval_shape(outputs, held))
+        remember_metrics(model, jax.eval_shape(outputs, held))
     return _metrics[model]
 
 
-def remember_metrics(model: Model, data: FederatedData, names: Iterable[str]) -> None:
+def remember_metrics(model: Model, names: Iterable[str]) -> None:
     """Checks the names of a model's metrics, and keeps them for `metrics_of`."""
     names = (*names, "loss")
     check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy", "loss"))
     check_better(f"the model {model.name}", model.better, names)
-    clashing = [name for name in names if name.startswith("test_")]
-    if data.test_sets and clashing:
-        raise UserError(f"the metric {clashing[0]!r} of {model.name} has a name of metrics of test sets; rename it")
     _metrics[model] = names
 
 
@@ -96,64 +71,34 @@ def check_metrics(metrics: Any, model: Model, data: FederatedData) -> tuple[tupl
     """Returns the checked metrics of whole sets by name.
 
     Raises:
-        ValueError, TypeError: a name cannot stand in a result, a metric is no function, or the model has no outputs.
+        ValueError, TypeError: a name has another meaning in a result, or a metric is no function.
     """
-    found = checked_metrics(metrics)
-    if found:
+    if found := checked_metrics(metrics):
         check_names("run: metrics has {}", found, allowed=("accuracy", CONFUSION), others=metrics_of(model, data))
-        batch = jax.eval_shape(lambda: example_batch(data.form))
-
-        def outputs(frozen: Any) -> Any:
-            key, batch = jax.random.key(0), example_batch(data.form)
-            return predictions_of(model.name, model.bound(frozen), *model.init(key, batch), batch, key, False)
-
-        jax.eval_shape(outputs, model.held(batch))
     return tuple(found.items())
-
-
-def check_observed(seen: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for names of `observe` that cannot stand in a result; `seen`: their shapes."""
-    check_names("observe returns {}", seen, prefix="observe_")
-    axes = {f"{name}_{axis}": name for name, value in seen.items() for axis in range(len(value.shape))}
-    for clash in axes.keys() & seen.keys():
-        raise UserError(
-            f"observe returns {clash!r}, and {axes[clash]!r} has axes, of which one gets the same name in results: "
-            f"call it otherwise, e.g. {clash.replace('_', '')!r}"
-        )
 
 
 def check_recorded(server: str, names: Iterable[str], model: Model | None) -> None:
     """Raises `ValueError` for diagnostics of a server that cannot stand in a result beside the model's metrics."""
     metrics = () if model is None else _metrics.get(model, ())
-    check_names(
-        f"the server {server} records {{}} in the `info` of its Outcome",
-        names,
-        allowed=("server_rate",),
-        others=metrics,
-    )
+    about = f"the server {server} records {{}} in the `info` of its Outcome"
+    check_names(about, names, allowed=("server_rate",), others=metrics)
 
 
-def check_names(
-    about: str,
-    names: Iterable[Any],
-    prefix: str = "",
-    allowed: Iterable[str] = (),
-    others: Iterable[str] = (),
-) -> None:
-    """Raises `ValueError` for a name that a variable of a result cannot have.
+def check_names(about: str, names: Iterable[str], allowed: Iterable[str] = (), others: Iterable[str] = ()) -> None:
+    """Raises `ValueError` for a name that another variable of the same result has, or that NetCDF does not allow.
 
     Args:
         about: the message's beginning, with the name in the place of `{}`.
         names: as the user gave them.
-        prefix: that results put before them.
         allowed: names that results give the same meaning.
-        others: names of other variables of the same results.
+        others: names of other metrics of the same results.
     """
-    taken = frozenset() if prefix else _TAKEN.difference(allowed) | set(others)
-    before: dict[str, str] = {}
+    names, others = [*names], {*others}
+    taken = _TAKEN.difference(allowed) | others | {f"{of}{name}" for of in _SETS for name in (*names, *others)}
     for name in names:
-        check_name(about, name, taken, () if prefix else _BEGINNINGS, prefix)
-        if (other := before.setdefault(name.casefold(), name)) != name:
+        if name in taken or not name.isidentifier():
             raise UserError(
-                f"{about.format(repr(name))}, and {other!r}, which differs in upper and lower case only; rename one"
+                f"{about.format(repr(name))}, but results have this name for something else, or no file can hold it: "
+                f"give it another one of letters, digits and _, such as own_{re.sub(r'[^a-zA-Z0-9]', '_', name)}"
             )

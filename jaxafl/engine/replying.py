@@ -14,7 +14,6 @@ import numpy as np
 from jaxafl.clock import Schedule
 from jaxafl.clock.fleet import ServerStep
 from jaxafl.device import compiled, on_device, shapes_of
-from jaxafl.engine.check import chunk_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.packing import Packing
 from jaxafl.engine.places import Places, tables_for
@@ -23,7 +22,7 @@ from jaxafl.engine.planned import power_of_two, reads_base
 from jaxafl.engine.problem import Problem, Program, Shapes, Speed
 from jaxafl.engine.program import advance
 from jaxafl.engine.state import Records, State
-from jaxafl.engine.width import lanes_in_memory
+from jaxafl.engine.width import chunk_of
 
 Reached = Callable[[ServerStep, int], tuple[int, str]]
 """(server step, arrivals before it) -> 1 if the step is within the limits, else 0; and the limit that it reaches."""
@@ -51,7 +50,7 @@ class Replying(Execution):
         ahead = jax.default_backend() != "cpu" and not first.client.remembers and first.client.rate_schedule is None
         lanes = speed.lanes or (max(arrivals, min(flying, _AHEAD)) if ahead else arrivals)
         lanes = -(-lanes // devices) * devices
-        chunk = chunk_of(lanes, speed.chunk, lambda: lanes_in_memory(first, len(problems)))
+        chunk = chunk_of(lanes, speed.chunk, first, len(problems))
         self.scratch = int(len(problems) > 1)  # a slot of the ring for the writes of members that have ended
         shapes = Shapes(
             lanes=lanes,
@@ -71,19 +70,18 @@ class Replying(Execution):
         )
         super().__init__(problems, shapes, speed.deterministic, shared=not self.scratch)
         self.places = [Places(problem, lanes, ahead) for problem in problems]
-        self._build(shapes)
+        self.build(shapes)
 
     def advance(self, start: int, stop: int) -> Records:
         outputs: list[np.ndarray] = []
-        with self.exhaustion():
-            for number in range(start, stop):
-                if not self._fill(number):
-                    break
-                self.state, output = self.compiled(self.constant, self.vector.copy(), self.state)
-                outputs.append(np.asarray(output))
-                self._hear(self.replies_of(outputs[-1]), self.failed_of(outputs[-1]))
-                if self.ended is not None:
-                    break
+        for number in range(start, stop):
+            if not self._fill(number):
+                break
+            self.state, output = self.compiled(self.constant, self.vector.copy(), self.state)
+            outputs.append(np.asarray(output))
+            self._hear(self.replies_of(outputs[-1]), self.failed_of(outputs[-1]))
+            if self.ended is not None:
+                break
         if not outputs:
             outputs = [np.zeros((0, self.packing_out.size), np.uint32)]
         records, _ = self.packing_out.views(np.stack(outputs) if outputs[0].ndim == 1 else outputs[0])
@@ -100,12 +98,7 @@ class Replying(Execution):
     def schedule(self, index: int) -> Schedule:
         return self.places[index].schedule()
 
-    def make_room(self, saved: State) -> None:
-        ring, store = (jax.tree.leaves(tree)[0].shape[1] for tree in (saved.ring, saved.store))
-        self._build(self.shapes._replace(ring=ring, store=store))
-
-    def _build(self, shapes: Shapes) -> None:
-        """Compiles the program of one server step, with room for these shapes."""
+    def build(self, shapes: Shapes) -> None:
         self.enlarge(shapes)
         self.program, count = self.program.of(shapes), len(self.problems)
         one, leading = np.zeros(1, np.int32), (count, 1)
@@ -141,7 +134,7 @@ class Replying(Execution):
         for index, one in planned.items():
             shapes = self.places[index].room(one, shapes, self.scratch)
         if shapes != self.shapes:
-            self._build(shapes)
+            self.build(shapes)
         self.vector[:] = 0
         tables, rows = self.tables, self.tables.rows
         self.tables.origin[...] = number

@@ -121,6 +121,11 @@ def first_model(model: Model, data: DataForm, key: Key) -> Version:
     return Version(*model.init(jax_key(purpose_key(key, Purpose.MODEL)), example_batch(data)))
 
 
+def shapes_of_model(model: Model, data: DataForm) -> tuple[Any, Any]:
+    """Returns the shapes of a model's parameters and of its non-trainable state."""
+    return jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data)))
+
+
 def example_batch(data: DataForm) -> Batch:
     """Returns one sample of zeros, for shapes."""
     x, y = data.example

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +14,16 @@ from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
 from jaxafl.device.keys import jax_key, pack, per_step, unpack
 from jaxafl.device.rows import squares
-from jaxafl.device.user_code import like_given
+from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine import diagnostics
-from jaxafl.engine.outcome import applied_rate, outcome_of
+from jaxafl.engine.evaluate import server_gradient
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Observe, Program
-from jaxafl.engine.server_gradient import server_gradient
+from jaxafl.engine.recorded import check_recorded
 from jaxafl.engine.state import Failure, State, Stored, Version
-from jaxafl.server.contract import Arrivals, Outcome, Tree
+from jaxafl.models.model import Model
+from jaxafl.options import UserError
+from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
 
 Array = jax.Array
 ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Outcome, dict[str, Array]]]
@@ -137,7 +140,7 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
         if stored.computed is not None:
             record["computed_delta_norm"] = stored.computed
         record["local_loss"] = arrivals.loss
-        rate = record.get("server_rate", applied_rate(server.at_step(arrivals.step), outcome.state))
+        rate = record.get("server_rate", server.at_step(arrivals.step).applied_rate(outcome.state))
         if rate is not None:
             record["server_rate"] = rate = jnp.asarray(rate)
             if not (row.mask is None or server.needs.empty_steps or rate.ndim):
@@ -181,6 +184,42 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
     return server_step
 
 
+def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:
+    """Returns the checked `Outcome` of a server's step; the names of `info` must not be metrics of `model`.
+
+    Raises:
+        ValueError: the result is no `Outcome`; parameters or state have another structure, shapes or types than before;
+            a diagnostic is neither a scalar nor [A], or its name is taken in results; replies or client models do not
+            fit `needs`; or `update` needs the value of a traced number.
+    """
+    with traced_method(f"the server {server.name}", "update", "`Arrivals.key`"):
+        outcome = server.update(params, state, arrivals)
+    about = f"`update` of the server {server.name}"
+    if not isinstance(outcome, Outcome):
+        raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
+    like_given(f"the server {server.name}", "update", (outcome.params, outcome.state), (params, state), types=True)
+    check_recorded(server.name, {**outcome.info, **dict.fromkeys([*server.meanings, *server.counters])}, model)
+    size = len(arrivals.mask)
+    for name, value in outcome.info.items():
+        if (shape := jax.tree.map(jnp.shape, value)) not in ((), (size,)):
+            raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}")
+    needs = server.needs
+    if needs.replies != (outcome.next_steps is not None):
+        raise UserError(f"{about} must return `next_steps` if its `needs` say that it replies, and only then")
+    if needs.replies and not jnp.issubdtype(jnp.result_type(outcome.next_steps), jnp.integer):
+        raise UserError(
+            f"{about} must return `next_steps` as whole numbers, they are {jnp.result_type(outcome.next_steps)}; round "
+            "them, e.g. by jnp.floor(x).astype(jnp.int32)"
+        )
+    checked = (("weights", outcome.weights, (size,)), ("kept", outcome.kept, ()))
+    for field, part, wanted in (*checked, ("next_steps", outcome.next_steps, (size,))):
+        if part is not None and jnp.shape(part) != wanted:
+            raise UserError(f"{about} must return `{field}` of shape {wanted}, it has shape {jnp.shape(part)}")
+    if needs.client_models != (outcome.client_params is not None):
+        raise UserError(f"{about} must return `client_params` where its `needs` have `client_models`, and only there")
+    return outcome._replace(info=dict(outcome.info))
+
+
 def _mask_of(row: Steps) -> Array:
     """Returns bool [A], True for arrivals and False for padding."""
     return jnp.ones(row.client.shape, bool) if row.mask is None else row.mask
@@ -190,7 +229,8 @@ def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:
     """Returns the results of the user's `observe`."""
     if observe is None:
         return {}
-    return {f"observe_{name}": jnp.asarray(value) for name, value in observe(params).items()}
+    with traced_method("the run", "observe", "a fixed key"):
+        return {f"observe_{name}": jnp.asarray(value) for name, value in observe(params).items()}
 
 
 def _average(average: Tree, number: Array, params: Tree) -> Tree:

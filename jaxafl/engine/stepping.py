@@ -80,11 +80,9 @@ class Stepwise:
             server_steps: T, the most server steps that `step` can make.
 
         Raises:
-            ValueError, TypeError: an option cannot work, a seed is traced, or the server replies (see `iterate`).
+            ValueError, TypeError: an option cannot work, or the server replies (see `iterate`).
         """
         simulation: Any = self
-        if isinstance(seed, jax.core.Tracer) or (isinstance(seed, jax.Array) and seed.ndim):
-            raise UserError(f"init: the seed is {seed}; expected Python ints. Write init([0, 1, 2]) for several runs")
         simulation.check()
         if why := simulation.clock_sees_training:
             raise UserError(f"init: the schedule depends on the training, because {why}; use iterate() or run()")
@@ -132,10 +130,9 @@ class Stepwise:
 
         Raises:
             ValueError: the schedule of the state has fewer server steps; outside of traced code only.
-            TypeError: this is not a state.
         """
         count = check_whole("step", "n", n)
-        problem = _problem_of(self, state)
+        problem = _problem_of(self)
         known = state.schedule["time"].shape[-1]
         if not isinstance(state.step, jax.core.Tracer) and state.step.ndim == 0 and int(state.step) + count > known:
             raise UserError(
@@ -145,12 +142,8 @@ class Stepwise:
         return _step(problem.program(state.shapes), count, problem.device, state)
 
     def evaluate(self, state: RunState) -> dict[str, Array]:
-        """Returns the test loss and metrics of the newest version, and those of the validation set if there is one.
-
-        Raises:
-            TypeError: this is not a state.
-        """
-        problem = _problem_of(self, state)
+        """Returns the test loss and metrics of the newest version, and those of the validation set if there is one."""
+        problem = _problem_of(self)
         return _evaluate(problem.program(), problem.device, state.run.model)
 
     def iterate(
@@ -184,9 +177,7 @@ class Stepwise:
 _problems: weakref.WeakKeyDictionary[Any, dict[bool, Problem]] = weakref.WeakKeyDictionary()
 
 
-def _problem_of(simulation: Any, state: Any) -> Problem:
-    if not isinstance(state, RunState):
-        raise TypeError(f"step and evaluate take the state that init or step returned, got {type(state).__name__}")
+def _problem_of(simulation: Any) -> Problem:
     x64 = jnp.result_type(float) == jnp.float64
     known = _problems.setdefault(simulation, {})
     if x64 not in known:
@@ -218,15 +209,10 @@ def _evaluate(program: Any, device: Any, model: Any) -> dict[str, Array]:
 
 def _shown(schedule: Schedule, width: int) -> dict[str, np.ndarray]:
     """Returns the columns of a schedule that records show, with `width` places for arrivals."""
-    mask = schedule.mask
-    columns = {
-        "arrived": mask,
-        "client_id": np.where(mask, schedule.client, -1),
-        "run_index": np.where(mask, schedule.run, -1),
-        "staleness": np.where(mask, schedule.staleness, 0),
-        "local_steps": np.where(mask, schedule.local_steps, 0),
-    }
-    more = [(0, 0), (0, width - mask.shape[1])]
-    fill = {"client_id": -1, "run_index": -1}
-    padded = {name: np.pad(one, more, constant_values=fill.get(name, 0)) for name, one in columns.items()}
-    return {"time": schedule.time.astype(jnp.result_type(float)), **padded}
+    more = [(0, 0), (0, width - schedule.mask.shape[1])]
+    mask = np.pad(schedule.mask, more)
+    indices = {"client_id": schedule.client, "run_index": schedule.run}
+    numbers = {"staleness": schedule.staleness, "local_steps": schedule.local_steps}
+    shown = {name: np.where(mask, np.pad(column, more), -1) for name, column in indices.items()}
+    shown |= {name: np.where(mask, np.pad(column, more), 0) for name, column in numbers.items()}
+    return {"time": schedule.time.astype(jnp.result_type(float)), "arrived": mask, **shown}

@@ -15,7 +15,6 @@ from jaxafl.options.checks import (
     shown,
     user_errors,
 )
-from jaxafl.options.names import check_name
 from jaxafl.options.part import (
     Number,
     Part,
@@ -50,7 +49,6 @@ __all__ = [
     "check_choice",
     "check_flag",
     "check_keywords",
-    "check_name",
     "check_number",
     "check_options",
     "check_whole",

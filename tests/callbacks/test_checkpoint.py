@@ -39,6 +39,29 @@ def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path
     assert_same(sim.run(41, **how), sim.run(41, eval_every=EVERY))  # by way of 30, under which it was ended
 
 
+class unpromised(afl.clock.free_running):
+    def arrivals(self, num_clients: int) -> None:
+        return None
+
+
+class replying(afl.server.fedbuff):
+    needs = afl.server.Needs(replies=True)
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> afl.server.Outcome:
+        steps = jax.numpy.full(arrivals.mask.shape, 2, jax.numpy.int32)
+        return super().update(params, state, arrivals)._replace(next_steps=steps)
+
+
+@slow
+def test_a_run_beside_its_clock_goes_on_with_the_places_that_it_needed(tmp_path: pathlib.Path) -> None:
+    """A clock that promises no number of arrivals: the places of updates grow with the first steps."""
+    clock = unpromised(concurrency=6, buffer=3, durations=afl.clock.uniform(1, 5))
+    sim, how = dataclasses.replace(simulation(), server=replying(), clock=clock), {"eval_every": EVERY}
+    with pytest.raises(RuntimeError, match="boom"):
+        sim.run(12, callbacks=Boom(8), folder=tmp_path, checkpoint_every=1, **how)
+    assert_same(sim.run(12, folder=tmp_path, **how), sim.run(12, **how))
+
+
 @slow
 def test_a_shorter_run_is_computed_anew(tmp_path: pathlib.Path, capsys: Any) -> None:
     sim = simulation()
@@ -85,7 +108,7 @@ def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
 @pytest.mark.slow
 def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
-    monkeypatch.setattr("jaxafl.device.backend._accelerator_paths", 1)
+    monkeypatch.setattr("jaxafl.device.hardware._accelerator_paths", 1)
     monkeypatch.setattr("jaxafl.engine.planned.BLOCK", 1)  # else a piece is a whole chunk
     sim, axes = simulation(), {"seed": [0, 1, 2]}
     whole = afl.sweep(sim, axes, 20, eval_every=5)
@@ -122,7 +145,6 @@ def test_other_versions_go_on_with_a_warning_that_is_kept(
 @pytest.mark.parametrize(
     ("how", "error", "said"),
     [
-        ({"folder": None, "checkpoint_every": "30 minutes"}, ValueError, "got '30 minutes'"),
         ({"eval_every": 0}, ValueError, "eval_every must be at least 1, got 0"),
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
         ({"checkpoint_every": "30 minutes"}, ValueError, r"such as \"30s\", \"5min\" or \"2h\", got '30 minutes'"),

@@ -13,7 +13,7 @@ import pytest
 import jaxafl as afl
 from jaxafl import correction
 from jaxafl.device.keys import Purpose, drawing_key, jax_key, per_run, per_step, purpose_key, seed_key
-from jaxafl.engine.server_gradient import _SAMPLES
+from jaxafl.engine.evaluate import _SAMPLES
 from jaxafl.server.algorithms.mu2 import weighted_geometric_median, weighted_median
 from tests.problems import START, drawn, observe_w, quadratic
 

@@ -92,7 +92,6 @@ REPLIES = Needs(replies=True)
         (lambda x, s, a: Outcome(x, stepped(x, a)), None),
         (lambda x, s, a: Outcome(x, s, {"delta": a.delta}), None),
         (lambda x, s, a: Outcome(x, s, {"odd": jnp.ones(3)}), None),
-        (lambda x, s, a: Outcome(x, s, {"odd": "text"}), None),
         (lambda x, s, a: Outcome(x, s, {}, None, a.delta), None),
         (lambda x, s, a: Outcome(x, s, {}, a.local_steps), None),
         (lambda x, s, a: Outcome(x, s), REPLIES),
