@@ -120,11 +120,6 @@ def draws(seed: int, purpose: Purpose, first: Any, second: Any = 0) -> np.ndarra
     return np.asarray(high) * 2.0**-32 + (np.asarray(low) >> 11) * 2.0**-53
 
 
-def losses(seed: int, odds: float) -> Callable[[int, int], bool]:
-    """The uploads that fail, by the draws of the clock."""
-    return lambda client, run: bool(draws(seed, Purpose.LOST, client, run) < odds)
-
-
 def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, list[int]], int]:
     """The started clients among the idle ones, by the draws of the clock: `pick(start, idle)`."""
 
@@ -134,13 +129,3 @@ def picks(seed: int, weights: Sequence[float] | None = None) -> Callable[[int, l
         return idle[int(np.searchsorted(until, share * until[-1], side="right"))]
 
     return pick
-
-
-def openings(
-    seed: int, rate: float, interval: str, count: int = 4000, purpose: Purpose = Purpose.OPENING
-) -> list[float]:
-    """The times of starts at a rate, or of the ends of windows, by the draws of the clock."""
-    if interval == "constant":
-        return [start / rate for start in range(1, count + 1)]
-    gaps = -np.log1p(-draws(seed, purpose, np.arange(count))) / rate
-    return list(np.cumsum(gaps))

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
-from tests.problems import GD, observe_w, quadratic
+from tests.problems import descent, observe_w
 
 CLOCKS = {
     "buffer": afl.clock.free_running(concurrency=5, buffer=3, durations=afl.clock.exponential(2.0)),
@@ -25,8 +25,7 @@ STEPS = 1_500  # several thousand arrivals
 
 
 def simulation(clock: Any) -> afl.Simulation:
-    problem = quadratic()
-    return afl.Simulation(problem.data, problem.model, GD, afl.server.fedbuff(0.5), clock)
+    return descent(server=afl.server.fedbuff(0.5), clock=clock)
 
 
 def same(one: xr.Dataset, other: xr.Dataset) -> None:
