@@ -38,8 +38,6 @@ class needs(Halving):
 
 
 halving = Halving(0.25)
-refused = afl.server.safa()
-nothing = 3
 a = halving
 
 

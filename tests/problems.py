@@ -14,10 +14,11 @@ import optax
 import xarray as xr
 
 from jaxafl.client import Client, batches
-from jaxafl.clock import free_running, trace
-from jaxafl.data import FederatedData, from_arrays
-from jaxafl.models import from_functions
+from jaxafl.clock import free_running, trace, uniform
+from jaxafl.data import FederatedData, from_arrays, synthetic
+from jaxafl.models import from_functions, logistic
 from jaxafl.models.model import Batch, Model
+from jaxafl.server import fedbuff
 from jaxafl.simulation import Simulation
 from tests.oracle import simulate as oracle_simulate
 from tests.oracle.client import LocalTraining as OracleTraining
@@ -86,6 +87,37 @@ GD = Client(optax.sgd, learning_rate=0.2, momentum=0.5, steps=3, batch_size=None
 """Full-batch local gradient descent with momentum ..."""
 ORACLE_GD = OracleTraining(learning_rate=0.2, momentum=0.5, steps=3)
 """... and the same for the oracle."""
+
+
+def descent(**parts: Any) -> Simulation:
+    """Gradient descent of the quadratic clients by FedBuff; `parts` take the place of its own."""
+    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
+    own: dict[str, Any] = {
+        "data": quadratic().data,
+        "model": quadratic().model,
+        "client": GD,
+        "server": fedbuff(),
+        "clock": clock,
+    }
+    return Simulation(**own | parts)
+
+
+@functools.cache
+def points(clients: int = 4, max_size: int = 40) -> FederatedData:
+    """Synthetic samples of 60 numbers with one of ten labels."""
+    return synthetic(1.0, 1.0, clients=clients, max_size=max_size)
+
+
+def classifier(**parts: Any) -> Simulation:
+    """Logistic regression on synthetic samples by FedBuff; `parts` take the place of its own."""
+    own: dict[str, Any] = {
+        "data": points(),
+        "model": logistic(10),
+        "client": Client(learning_rate=0.1, steps=2, batch_size=8),
+        "server": fedbuff(),
+        "clock": free_running(concurrency=2, durations=uniform(1, 2)),
+    }
+    return Simulation(**own | parts)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,14 +8,13 @@ import numpy as np
 import xarray as xr
 
 import jaxafl as afl
+from tests.problems import classifier, points
 
 
 def _simulation() -> afl.Simulation:
-    return afl.Simulation(
-        data=afl.data.synthetic(1.0, 1.0, clients=8, max_size=50).with_validation(0.3, seed=0),
-        model=afl.models.logistic(num_classes=10),
+    return classifier(
+        data=points(8, 50).with_validation(0.3, seed=0),
         client=afl.Client(learning_rate=0.01, steps=2, batch_size=5),
-        server=afl.server.fedbuff(),
         clock=afl.clock.free_running(concurrency=6, buffer=4, durations=afl.clock.lognormal(0.0, 1.0)),
     )
 

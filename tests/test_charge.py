@@ -9,18 +9,15 @@ import optax
 import pytest
 
 import jaxafl as afl
+from tests.problems import classifier, points
 
 SECONDS = 0.5
 
 
 def simulation(charge: str, clock: afl.clock.Clock) -> afl.Simulation:
-    return afl.Simulation(
-        afl.data.synthetic(1.0, 1.0, clients=8, max_size=80),
-        afl.models.logistic(10),
-        afl.Client(optax.adam, learning_rate=0.03, epochs=6, batch_size=16, patience=1, charge=charge),
-        afl.server.afl() if clock.name == "stale_rounds" else afl.server.fedavg(),
-        clock,
-    )
+    client = afl.Client(optax.adam, learning_rate=0.03, epochs=6, batch_size=16, patience=1, charge=charge)
+    server = afl.server.afl() if clock.name == "stale_rounds" else afl.server.fedavg()
+    return classifier(data=points(8, 80), client=client, server=server, clock=clock)
 
 
 @pytest.mark.slow

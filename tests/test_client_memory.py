@@ -17,7 +17,7 @@ from jaxafl import upload
 from jaxafl.client.upload import Sent
 from jaxafl.clock import Clock, Delivery
 from jaxafl.engine import planned
-from jaxafl.engine.execution import Execution
+from tests.callbacks.conftest import Boom
 from tests.test_upload import PLACES, simulation, still, vectors, waiting
 
 STEPS = 16
@@ -94,15 +94,6 @@ CLOCKS: dict[str, Callable[[], Clock]] = {
 
 
 @pytest.mark.slow
-def test_errors_go_from_run_to_run_however_runs_are_trained() -> None:
-    clock = afl.clock.free_running(concurrency=6, buffer=3, durations=afl.clock.lognormal(0.0, 1.5))
-    sim = simulation(FEEDBACK, clock=clock)
-    want = expected(sim)
-    assert np.count_nonzero(np.bincount(sim.schedule(STEPS, seed=3).client.ravel()) > 2) > 3
-    np.testing.assert_allclose(vectors(sim.run(STEPS, seed=3, lanes=4)), want, rtol=1e-6)
-
-
-@pytest.mark.slow
 def test_runs_of_one_client_in_a_buffer_are_trained_in_turn_by_a_clock_inside_the_loop() -> None:
     clock = afl.clock.free_running(concurrency=6, buffer=3, durations=afl.clock.lognormal(0.0, 1.5))
     sim = simulation(FEEDBACK, clock=clock)
@@ -130,20 +121,8 @@ def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkey
     sim = simulation(FEEDBACK, open_still(), CLOCKS[name]())
     want = vectors(sim.run(STEPS, seed=3))
 
-    class Killed(Exception):
-        pass
-
-    with monkeypatch.context() as patched:
-        advance = Execution.advance
-
-        def until_ten(self: Execution, start: int, stop: int) -> Any:
-            if start >= 10:
-                raise Killed
-            return advance(self, start, min(stop, 10))
-
-        patched.setattr(Execution, "advance", until_ten)
-        with pytest.raises(Killed):
-            sim.run(STEPS, seed=3, lanes=4, folder=tmp_path, checkpoint_every=1, eval_every=5)
+    with pytest.raises(RuntimeError):
+        sim.run(STEPS, seed=3, lanes=4, folder=tmp_path, checkpoint_every=1, eval_every=5, callbacks=Boom(10))
     np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4, folder=tmp_path)), want)
     if name == "repeated":
         with pytest.raises(ValueError, match="cannot be extended"):
@@ -187,13 +166,13 @@ def test_feedback_makes_a_contraction_of_qsgd() -> None:
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (upload.random_k(count=1), "write unbiased=False"),
-        (upload.sign(scale=False), r"write sign\(\)"),
-        (upload.add_noise(0.1), "add the noise after it"),
-        (upload.chain(upload.top_k(count=2), upload.random_k(count=1)), "write unbiased=False"),
+        (upload.random_k(count=1), "unbiased"),
+        (upload.sign(scale=False), "sign"),
+        (upload.add_noise(0.1), "noise"),
+        (upload.chain(upload.top_k(count=2), upload.random_k(count=1)), "unbiased"),
         (upload.error_feedback(upload.sign()), "once"),
-        (upload.top_k(count=4), "exceeds the 3 numbers"),
-        ("top_k", "neither an upload"),
+        (upload.top_k(count=4), "count"),
+        ("top_k", "upload"),
     ],
 )
 def test_feedback_that_cannot_work_is_an_error_before_compilation(part: Any, message: str) -> None:
@@ -210,19 +189,3 @@ def test_stateful_transformations_of_optax_keep_their_state() -> None:
     for step in range(5):
         want = delta[step] + 0.5 * want
         np.testing.assert_allclose(found[step], want, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.slow
-def test_errors_of_a_client_are_swept_and_sent_as_the_compressor_says() -> None:
-    part = upload.chain(upload.error_feedback(upload.top_k(count=1)), upload.clip_by_global_norm(1.0))
-    sim = simulation(part)
-    assert sim.traffic().up == np.ceil((32 + 2) / 8)
-    assert "error_feedback(compressor=top_k(count=1))" in repr(sim.client)
-    runs = {1: [], 2: []}
-    for count in (1, 2):
-        part = upload.error_feedback(upload.top_k(count=count))
-        runs[count] = vectors(simulation(part).run(4, seed=3))
-    path = "client.upload.compressor.count"
-    swept = vectors(afl.sweep(simulation(FEEDBACK), {path: [1, 2]}, 4, seed=3))
-    for place, count in enumerate(runs):
-        np.testing.assert_array_equal(swept[place], runs[count])

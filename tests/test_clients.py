@@ -61,12 +61,6 @@ def test_what_is_known_of_a_client_lies_along_one_dimension() -> None:
     assert by_name.sel(client_name="eve") == result.participation[2]
 
 
-def test_a_file_keeps_the_names(tmp_path: pathlib.Path) -> None:
-    result = run()
-    afl.save(result, tmp_path / "result.nc")
-    xr.testing.assert_identical(afl.load(tmp_path / "result.nc"), result)
-
-
 @pytest.mark.slow
 def test_a_sweep_keeps_the_names(tmp_path: pathlib.Path) -> None:
     assert grid().client_name.dims == ("population",) and grid().client_name.values.tolist() == NAMES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -19,8 +20,9 @@ from jaxafl.device.keys import per_run
 from jaxafl.options import UserError
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
-from tests.problems import assert_same, drawn, quadratic, record, reference, simulate
+from tests.problems import assert_same, descent, drawn, quadratic, record, reference, simulate
 from tests.test_client import SEED, SIZES, STEPS, batch_key, cut, shuffle
+from tests.test_client import check as client_check
 
 RATES = [0.2, 0.05, 0.1, 0.3, 0.15, 0.25]
 NUMBERS = {
@@ -34,26 +36,8 @@ EPOCHS = [2, 3, 1, 2, 4, 1]
 
 def check(client: afl.Client, training: list[LocalTraining], batches: Any = None, **options: Any) -> Any:
     """The run is that of the reference, whose clients train as `training` says."""
-    problem = quadratic(sizes=SIZES)
-    recorded = record(1, 6, STEPS, "ties", concurrency=6, buffer=2)
-    steps = recorded.oracle(STEPS)
-    steps = [
-        type(step)(
-            step.step,
-            step.time,
-            tuple(type(one)(**{**vars(one), "local_steps": training[one.client].steps}) for one in step.arrivals),
-        )
-        for step in steps
-    ]
-
-    def of_client(arrival: Any) -> LocalTraining:
-        return training[arrival.client]
-
-    with jax.enable_x64(True):
-        expected = reference(problem, oracle.FedBuff(eta=0.8), steps, of_client, batches=batches)  # type: ignore[arg-type]
-        result = simulate(problem, server.fedbuff(0.8, "none"), recorded.clock(), STEPS, client, seed=SEED, **options)
-    assert_same(result, expected, 1e-9)
-    return result
+    of_run = lambda arrival: training[arrival.client]  # noqa: E731
+    return client_check(client, of_run, batches, local_steps=lambda one: training[one].steps, **options)
 
 
 @pytest.mark.slow
@@ -103,9 +87,7 @@ def test_epochs_end_with_the_rest_of_the_clients_samples(options: dict[str, int]
 
 
 def simulation(client: afl.Client, mine: Any = None) -> afl.Simulation:
-    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
-    problem = quadratic(sizes=SIZES)
-    return afl.Simulation(problem.data, problem.model, client, mine or server.fedbuff(0.8), clock)
+    return descent(client=client, server=mine or server.fedbuff(0.8))
 
 
 @pytest.mark.parametrize(
@@ -143,14 +125,12 @@ def test_numbers_and_arrays_are_swept_on_one_axis() -> None:
     assert sizes.loss[2, -1] != sizes.loss[0, -1]
 
 
+GRADIENTS: dict[str, Any] = {"learning_rate": 0.2, "steps": 2, "batch_size": None}
+
+
 def by_moment(moment: Any) -> Any:
     """A rate of what is known at the start of a run."""
     return 1 / (1 + 0.2 * moment.version + 0.05 * moment.started + 0.1 * moment.client)
-
-
-CLIENT = afl.Client(
-    learning_rate=RATES, proximal=NUMBERS["proximal"], epochs=EPOCHS, batch_size=BATCHES, rate_schedule=by_moment
-)
 
 
 @pytest.mark.parametrize(
@@ -174,32 +154,13 @@ def test_a_rate_knows_client_version_server_step_and_time(options: dict[str, Any
 
 
 @pytest.mark.slow
-def test_a_clock_within_the_program_refuses_only_what_it_does_not_know() -> None:
+def test_a_rate_knows_its_run_where_the_server_replies() -> None:
     clock = free_running(concurrency=4, durations=uniform(1, 5))
-    problem = quadratic(sizes=SIZES)
-
-    def trained(schedule: Any) -> Any:
-        client = afl.Client(learning_rate=0.2, steps=2, batch_size=None, rate_schedule=schedule)
-        return simulate(problem, server.asyncfeded(0.8, kappa=0.0), clock, 6, client).delta_norm
-
-    halved = afl.Client(learning_rate=0.2, steps=2, batch_size=None, run_schedule=lambda run: 0.5**run)
-    expected = simulate(problem, server.asyncfeded(0.8, kappa=0.0), clock, 6, halved).delta_norm
-    np.testing.assert_array_equal(trained(lambda moment: 0.5**moment.run), expected)
-    with pytest.raises(AttributeError, match="steps"):
-        trained(lambda moment: 1.0 + moment.steps)
-    for name in ("staleness", "duration", "server_step"):
-        with pytest.raises(ValueError, match=f"rate_schedule needs the {name} of a run when it is trained"):
-            trained(lambda moment, name=name: 1.0 + getattr(moment, name))
-
-
-@pytest.mark.slow
-def test_every_way_of_executing_a_run_gives_the_same() -> None:
-    sim = simulation(CLIENT)
-    expected = sim.run(8, eval_every=8)
-    _, records = sim.step(sim.init(0), 8)
-    np.testing.assert_allclose(records["delta_norm"], expected.delta_norm, rtol=1e-5)
-    members = afl.sweep(sim, {"seed": [0, 1]}, 8, eval_every=8)
-    np.testing.assert_allclose(members.delta_norm[0], expected.delta_norm, rtol=1e-5)
+    norms = [
+        simulate(quadratic(), server.asyncfeded(0.8, kappa=0.0), clock, 6, afl.Client(**one, **GRADIENTS)).delta_norm
+        for one in ({"rate_schedule": lambda now: 0.5**now.run}, {"run_schedule": lambda run: 0.5**run})
+    ]
+    np.testing.assert_array_equal(*norms)
 
 
 @pytest.mark.slow
@@ -222,25 +183,6 @@ def test_a_reply_changes_the_steps_of_clients_that_differ() -> None:
         np.testing.assert_allclose(versions[step + 1], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_reply_counts_epochs_of_batches_of_several_sizes() -> None:
-    clock = free_running(concurrency=4, durations=uniform(1, 5))
-    client = afl.Client(learning_rate=RATES, epochs=2, batch_size=BATCHES)
-    result = simulate(quadratic(sizes=SIZES), server.asyncfeded(0.8, kappa=0.0), clock, 8, client)
-    steps = np.array([2 * -(-count // size) for count, size in zip(SIZES, BATCHES, strict=True)])
-    np.testing.assert_array_equal(result.local_steps[:, 0], steps[result.client_id[:, 0].values.astype(int)])
-    assert (result.next_local_steps == 2).all()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_compares_the_arrays(tmp_path: Any) -> None:
-    simulation(afl.Client(learning_rate=RATES, steps=1)).run(2, folder=tmp_path)
-    same = afl.Client(learning_rate=np.array(RATES), steps=1)
-    assert simulation(same).run(3, folder=tmp_path).sizes["step"] == 3
-    with pytest.raises(UserError, match=r"holds something else: client\.learning_rate"):
-        simulation(afl.Client(learning_rate=RATES[::-1], steps=1)).run(4, folder=tmp_path)
-
-
 def counting(learning_rate: float, width: int = 2, scale: float = 1.0) -> optax.GradientTransformation:
     """An optimiser whose `width` is a shape."""
     del scale
@@ -255,27 +197,15 @@ def test_a_length_stays_static_beside_an_array() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            {"learning_rate": RATES[:5]},
-            r"learning_rate must be .* one number per client \(6,\), got shape",
-        ),
-        (
-            {"learning_rate": [RATES]},
-            r"learning_rate must be .* one number per client \(6,\), got shape",
-        ),
-        ({"learning_rate": [*RATES[:5], -1.0]}, r"learning_rate must be >= 0, got -1 \(client 5, the first of 1\)"),
-        ({"learning_rate": [*RATES[:5], np.nan]}, r"learning_rate must be a finite number, got nan \(client 5"),
-        ({"learning_rate": ["a"] * 6}, r"learning_rate must be a number"),
-        ({"momentum": RATES[:5]}, r"momentum must be .* one number per client \(6,\), got shape"),
-        ({"proximal": RATES[:5]}, r"proximal must be .* one number per client \(6,\), got shape"),
-        ({"batch_size": BATCHES[:5]}, r"batch_size must be one number, or one per client \(6,\), got"),
-        ({"batch_size": [0] * 6}, r"batch_size must be at least 1, got 0"),
-        ({"batch_size": [1.5] * 6}, r"batch_size must be a whole number, got 1.5"),
-        (
-            {"epochs": EPOCHS[:5], "steps": None},
-            r"epochs must be one number, or one per client \(6,\), got",
-        ),
-        ({"epochs": [EPOCHS] * 6, "steps": None}, r"epochs must be one number, or one per client \(6,\), got"),
+        ({"learning_rate": RATES[:5]}, "learning_rate"),
+        ({"learning_rate": [RATES]}, "learning_rate"),
+        ({"learning_rate": [*RATES[:5], -1.0]}, r"learning_rate.*client 5"),
+        ({"learning_rate": [*RATES[:5], np.nan]}, r"learning_rate.*client 5"),
+        ({"learning_rate": ["a"] * 6}, "learning_rate"),
+        ({"momentum": RATES[:5]}, "momentum"),
+        ({"proximal": RATES[:5]}, "proximal"),
+        *(({"batch_size": sizes}, "batch_size") for sizes in (BATCHES[:5], [0] * 6, [1.5] * 6)),
+        *(({"epochs": epochs, "steps": None}, "epochs") for epochs in (EPOCHS[:5], [EPOCHS] * 6)),
     ],
 )
 def test_arrays_of_another_form_are_refused(options: dict[str, Any], said: str) -> None:
@@ -283,37 +213,36 @@ def test_arrays_of_another_form_are_refused(options: dict[str, Any], said: str) 
         simulation(afl.Client(**({"learning_rate": 0.1, "steps": 2} | options))).check()
 
 
-def test_servers_that_need_equal_clients_say_so() -> None:
-    one = {"steps": 1, "batch_size": None}
-    gradients = server.psurdg(0.1)
-    problem = quadratic(sizes=SIZES)
-    with pytest.raises(ValueError, match=r"psurdg has no local rate.* not Client\(.*a NumPy array"):
-        rates = afl.Client(learning_rate=RATES, **one)
-        afl.Simulation(problem.data, problem.model, rates, gradients, bernoulli(0.5)).check()
-    afl.Simulation(
-        problem.data, problem.model, afl.Client(learning_rate=[1.0] * 6, **one), gradients, bernoulli(0.5)
-    ).check()
-    clock = free_running(concurrency=4, durations=uniform(1, 5))
-    with pytest.raises(ValueError, match=r"asyncfeded adapts the number of local steps .* or one per client"):
-        replies = afl.Client(learning_rate=0.1, steps=np.ones((6, 3), int))
-        afl.Simulation(problem.data, problem.model, replies, server.asyncfeded(), clock).check()
-    with pytest.raises(ValueError, match=r"asyncfeded: the client begins with epochs=\d+, more than max_steps=1"):
-        replies = afl.Client(learning_rate=0.1, epochs=EPOCHS)
-        afl.Simulation(problem.data, problem.model, replies, server.asyncfeded(max_steps=1), clock).check()
-    with pytest.raises(UserError, match=r"fedopt: b2 must be one number"):
-        simulation(afl.Client(learning_rate=0.1, steps=1), server.fedopt(optax.adam, b2=[0.9] * 6)).check()
+ONE: dict[str, Any] = {"steps": 1, "batch_size": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "mine", "said"),
+    [
+        ({"learning_rate": RATES} | ONE, server.psurdg(0.1), "psurdg.*learning_rate"),
+        ({"learning_rate": [1.0] * 6} | ONE, server.psurdg(0.1), None),
+        ({"steps": np.ones((6, 3), int)}, server.asyncfeded(), "asyncfeded.*local steps"),
+        ({"epochs": EPOCHS}, server.asyncfeded(max_steps=1), "asyncfeded.*epochs.*max_steps"),
+        ({"steps": 1}, server.fedopt(optax.adam, b2=[0.9] * 6), "fedopt: b2"),
+    ],
+)
+def test_servers_that_need_equal_clients_say_so(options: dict[str, Any], mine: Any, said: str | None) -> None:
+    running = free_running(concurrency=4, durations=uniform(1, 5))
+    clock = bernoulli(0.5) if mine.name == "psurdg" else running
+    sim = descent(client=afl.Client(**{"learning_rate": 0.1} | options), server=mine, clock=clock)
+    with pytest.raises(ValueError, match=said) if said else contextlib.nullcontext():
+        sim.check()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", ["steps", "epochs"])
 def test_the_replies_of_asyncfeded_change_the_number_that_each_client_begins_with(unit: str) -> None:
-    problem = quadratic(sizes=SIZES)
     wanted = np.array([1, 2, 3, 4, 5, 6])
     client = afl.Client(**{"learning_rate": 0.01, "batch_size": BATCHES, unit: wanted.tolist()})
     clock = free_running(concurrency=4, durations=uniform(1, 5))
-    sim = afl.Simulation(problem.data, problem.model, client, server.asyncfeded(target_staleness=1.5), clock)
+    sim = descent(client=client, server=server.asyncfeded(target_staleness=1.5), clock=clock)
     result = sim.run(40, eval_every=40)
-    batches = -(-problem.data.counts // np.asarray(BATCHES)) if unit == "epochs" else np.ones(6, int)
+    batches = -(-sim.data.counts // np.asarray(BATCHES)) if unit == "epochs" else np.ones(6, int)
     clients, replies = result.client_id.values.ravel(), result.next_local_steps.values.ravel()
     assert set(clients) == set(range(6)) and set(replies) > {1, 2, 3}
     for one, made, reply in zip(clients, result.local_steps.values.ravel(), replies, strict=True):

@@ -14,7 +14,8 @@ import pytest
 import jaxafl as afl
 from jaxafl import correction
 from jaxafl.client.memory import first_memory, first_shared
-from tests.problems import START, observe_w, quadratic
+from tests.problems import START, descent, observe_w, quadratic
+from tests.variants import slow_but
 
 STEPS, RATE, K = 12, 0.2, 3
 PLACES = afl.clock.uniform(1, 3)
@@ -27,10 +28,9 @@ CLOCKS: dict[str, Callable[[], Any]] = {
 
 
 def simulation(part: Any, clock: Any, server: Any = None, **options: Any) -> afl.Simulation:
-    problem = quadratic()
     given: dict[str, Any] = dict(learning_rate=RATE, steps=K, batch_size=None, correction=part)
     server = server or afl.server.fedbuff(weights="uniform", staleness="none")
-    return afl.Simulation(problem.data, problem.model, afl.Client(**given | options), server, clock)
+    return descent(client=afl.Client(**given | options), server=server, clock=clock)
 
 
 def gradient(client: int, w: np.ndarray) -> np.ndarray:
@@ -79,21 +79,18 @@ def models_of(sim: afl.Simulation, **how: Any) -> np.ndarray:
     return sim.run(STEPS, seed=3, observe=observe_w, **how).observe_w.values
 
 
-@pytest.mark.parametrize(
-    "clock", ["free", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rounds", "all at first", "few"))]
-)
-def test_scaffold_is_its_algorithm(clock: str) -> None:
-    sim = simulation(correction.scaffold(), CLOCKS[clock]())
-    want = scaffold_loop(sim.schedule(STEPS, seed=3), lambda k: RATE)
-    np.testing.assert_allclose(models_of(sim, lanes=4), want, rtol=2e-5, atol=1e-5)
+ALGORITHMS: dict[str, tuple[Any, Callable[[Any], np.ndarray]]] = {
+    "scaffold": (correction.scaffold(), lambda schedule: scaffold_loop(schedule, lambda k: RATE)),
+    "feddyn": (correction.feddyn(0.5), lambda schedule: feddyn_loop(schedule, 0.5)),
+}
 
 
-@pytest.mark.parametrize(
-    "clock", ["free", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rounds", "all at first", "few"))]
-)
-def test_feddyn_is_its_algorithm(clock: str) -> None:
-    sim = simulation(correction.feddyn(0.5), CLOCKS[clock]())
-    want = feddyn_loop(sim.schedule(STEPS, seed=3), 0.5)
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("clock", slow_but(CLOCKS, "free"))
+def test_a_correction_is_its_algorithm(name: str, clock: str) -> None:
+    part, loop = ALGORITHMS[name]
+    sim = simulation(part, CLOCKS[clock]())
+    want = loop(sim.schedule(STEPS, seed=3))
     np.testing.assert_allclose(models_of(sim, lanes=4), want, rtol=2e-5, atol=1e-5)
 
 
@@ -103,41 +100,6 @@ def test_rates_of_schedules_are_summed() -> None:
     sim = simulation(correction.scaffold(), CLOCKS["free"](), learning_rate=rates)
     want = scaffold_loop(sim.schedule(STEPS, seed=3), lambda k: float(rates(k)))
     np.testing.assert_allclose(models_of(sim), want, rtol=2e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", [correction.scaffold(), correction.feddyn(0.5)], ids=["scaffold", "feddyn"])
-def test_results_do_not_depend_on_how_runs_are_trained(part: Any, tmp_path: Any) -> None:
-    sim = simulation(part, CLOCKS["free"](), batch_size=2, step_schedule=lambda step: 1 / (1 + step))
-    want = models_of(sim)
-    for how in ({"lanes": 4}, {"lanes": 16}, {"lanes": 4, "chunk": 4}):
-        np.testing.assert_allclose(models_of(sim, **how), want, rtol=1e-5, atol=1e-6)
-    seeds = afl.sweep(sim, {"seed": [5, 3]}, STEPS, observe=observe_w).observe_w.values
-    np.testing.assert_allclose(seeds[1], want, rtol=1e-5, atol=1e-6)
-    sim.run(5, seed=3, folder=tmp_path, observe=observe_w)
-    np.testing.assert_array_equal(models_of(sim, folder=tmp_path), want)
-    state, found = sim.init(3, STEPS), []
-    for _ in range(STEPS):
-        state, _ = sim.step(state)
-        found.append(state.params["w"])
-    np.testing.assert_allclose(np.stack(found), want[1:], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_corrected_clients_agree_on_the_minimum_of_all() -> None:
-    clients = quadratic().clients
-    curvature, weighted = (
-        np.stack([getter(one) for one in clients]).sum(0)
-        for getter in (lambda one: one.a.mean(0), lambda one: (one.a * one.c).mean(0))
-    )
-    minimum = weighted / curvature
-    errors = {}
-    for name, part in (("none", None), ("scaffold", correction.scaffold()), ("feddyn", correction.feddyn(1.0))):
-        sim = simulation(part, afl.clock.synchronous(), afl.server.fedavg(weights="uniform"))
-        errors[name] = np.abs(sim.run(200, observe=observe_w).observe_w.values[-1] - minimum).max()
-    assert errors["scaffold"] < 1e-5
-    assert errors["feddyn"] < 1e-5
-    assert errors["none"] > 1e-2
 
 
 def test_messages_and_shared_vectors_count_as_bytes() -> None:
@@ -183,35 +145,35 @@ def test_numbers_of_python_in_a_row_are_arrays() -> None:
     client = afl.Client(learning_rate=RATE, steps=K, correction=own())
     row, shared = first_memory(client, {"w": jnp.ones(3)}), first_shared(client, {"w": jnp.ones(3)})
     assert row is not None and (row.correction.dtype, shared.dtype) == (jnp.int32, jnp.float32)
-    problem = quadratic()
-    afl.Simulation(problem.data, problem.model, client, afl.server.fedavg(), CLOCKS["rounds"]()).check()
+    descent(client=client, server=afl.server.fedavg(), clock=CLOCKS["rounds"]()).check()
 
 
 @pytest.mark.parametrize(
-    ("part", "clock", "options", "message"),
+    ("part", "options", "message"),
     [
-        (correction.scaffold(), "rounds", {"momentum": 0.9}, "optimiser is sgd with momentum"),
-        (correction.scaffold(), "rounds", {"optimizer": optax.adam}, "expected optax.sgd without momentum"),
-        (correction.scaffold(), "rounds", {"optimizer": optax.sgd(0.1), "learning_rate": None}, "expected optax.sgd"),
-        (correction.feddyn(0.0), "rounds", {}, "alpha must be > 0"),
-        ("scaffold", "rounds", {}, "no attribute 'check'"),
-        (correction.feddyn(1.0), "rounds", {"optimizer": optax.polyak_sgd, "learning_rate": None}, "'value'"),
-        (shrinking(), "rounds", {}, "the end of a run.*shrinking"),
-        (own("gradient"), "rounds", {}, r"`gradient` of the correction own must return {.*; it returned None"),
-        (own("finish"), "rounds", {}, "cannot unpack"),
-        (own("init"), "rounds", {}, "cannot unpack"),
-        (correction.scaffold(), "repeated", {}, "takes runs several times"),
+        (correction.scaffold(), {"momentum": 0.9}, "momentum"),
+        (correction.scaffold(), {"optimizer": optax.adam}, "optax.sgd"),
+        (correction.scaffold(), {"optimizer": optax.sgd(0.1), "learning_rate": None}, "optax.sgd"),
+        (correction.feddyn(0.0), {}, "alpha"),
+        ("scaffold", {}, "correction"),
+        (shrinking(), {}, "shrinking"),
+        (own("gradient"), {}, "`gradient` of the correction own"),
+        (own("finish"), {}, "cannot unpack"),
+        (own("init"), {}, "cannot unpack"),
     ],
 )
 def test_a_correction_that_cannot_work_is_an_error_before_compilation(
-    part: Any, clock: str, options: dict[str, Any], message: str
+    part: Any, options: dict[str, Any], message: str
 ) -> None:
-    made = afl.clock.bernoulli(0.5) if clock == "repeated" else CLOCKS[clock]()
     given = {"learning_rate": RATE, "steps": K, "correction": part} | options
-    given = {name: value for name, value in given.items() if value is not None}
-    problem = quadratic()
-    with pytest.raises((ValueError, TypeError, AttributeError), match=message):
-        afl.Simulation(problem.data, problem.model, afl.Client(**given), afl.server.fedavg(), made).check()
+    client = {name: value for name, value in given.items() if value is not None}
+    with pytest.raises((ValueError, TypeError), match=message):
+        descent(client=afl.Client(**client), server=afl.server.fedavg(), clock=CLOCKS["rounds"]()).check()
+
+
+def test_a_correction_takes_each_run_once() -> None:
+    with pytest.raises(ValueError, match="takes runs several times"):
+        simulation(correction.scaffold(), afl.clock.bernoulli(0.5), afl.server.fedavg()).check()
 
 
 @pytest.mark.parametrize(

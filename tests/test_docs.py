@@ -10,7 +10,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import zlib
 from typing import Any
 
 import pytest
@@ -186,18 +185,13 @@ def test_the_table_says_what_servers_read_and_keep() -> None:
 
 
 @pytest.mark.slow
-def test_the_site_builds_without_a_warning_and_lists_every_public_name(tmp_path: pathlib.Path) -> None:
+def test_the_site_builds_without_a_warning(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("sphinx", reason="needs the extra docs")
     pytest.importorskip("myst_nb", reason="needs the extra docs")
     how = ("-q", "-W", "--keep-going", "-b", "html", "-t", "check")
     command = [sys.executable, "-m", "sphinx", *how, str(DOCS), str(tmp_path)]
     built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert built.returncode == 0 and not built.stderr, built.stderr
-    packed = (tmp_path / "objects.inv").read_bytes().split(b"\n", 4)[4]
-    listed = {line.split()[0] for line in zlib.decompress(packed).decode().splitlines() if " py:" in line}
-    homes, public = make.reference.homes(), make.reference.public
-    wanted = {home for (room, name), home in homes.items() if not inspect.ismodule(public(room)[name])}
-    assert len(wanted) > 150 and wanted <= listed, sorted(wanted - listed)
 
 
 def test_links_of_the_site_lead_to_generated_pages() -> None:

@@ -13,19 +13,18 @@ import pytest
 import xarray as xr
 
 from jaxafl import server
-from jaxafl.client import Client, batches
+from jaxafl.client import Client
 from jaxafl.clock import constant, free_running, stale_rounds, trace
 from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle.client import EpochTraining
 from tests.oracle.clock import ServerStep, steps_of
 from tests.oracle.server import AFL
 from tests.oracle.simulate import simulate_afl
-from tests.problems import GD, START, quadratic, simulate
-from tests.problems_protocols import assert_versions, durations, in_client_order, sets_without_repeats
+from tests.problems import GD, START, descent, quadratic, simulate
+from tests.problems_protocols import assert_versions, durations, in_client_order, lookup, sets_without_repeats
+from tests.test_client import SIZES, cut, shuffle
 
 CLIENTS, ROUNDS, DRAWN, SEED = 6, 10, 3, 4
-shuffled = jax.jit(batches.shuffled)
-SIZES = [client.num_samples for client in quadratic().clients]
 
 
 def rounds(oldest: int = 3, seconds: float | None = None) -> tuple[Any, list[ServerStep]]:
@@ -70,16 +69,10 @@ class Local:
         """The samples of every local step, by the package's shuffles."""
         if self.batch_size is None:
             return None
-        size = self.batch_size
 
         def batches(client: int, run: int) -> list[list[list[int]]]:
             key = per_run(purpose_key(seed_key(SEED), Purpose.BATCH), jnp.int32(client), jnp.int32(run))
-            count = SIZES[client]
-            shuffles = [
-                np.asarray(shuffled(key, jnp.int32(e), jnp.arange(max(SIZES)), jnp.int32(count)))[:count].tolist()
-                for e in range(self.epochs)
-            ]
-            return [[order[first : first + size] for first in range(0, count, size)] for order in shuffles]
+            return [cut(shuffle(key, epoch, SIZES[client]), self.batch_size) for epoch in range(self.epochs)]
 
         return batches
 
@@ -150,32 +143,19 @@ def test_early_stopping_on_another_server() -> None:
     assert executed.min() >= 2 and executed.min() < executed.max() <= 30
 
 
-BAD: dict[str, tuple[Any, str]] = {
-    "a negative alpha": (lambda: server.afl_rate(-0.1), "alpha must be >= 0"),
-    "an unknown delay": (lambda: server.afl_rate(0.1, "minutes"), "'staleness', 'seconds'"),
-    "a negative penalty": (
-        lambda: check(Local(), server.afl(staleness_exponent=-1)),
-        "afl: staleness_exponent must be >= 0",
-    ),
-    "a negative tolerance": (lambda: check(Local(), server.afl(tolerance=-1)), "afl: tolerance must be >= 0"),
-    "own models from stale versions": (
-        lambda: check(Local(), server.afl(broadcast=False)),
-        "max_staleness=0",
-    ),
-    "patience without epochs": (
-        lambda: simulate(quadratic(), server.afl(), rounds()[0], 1, dataclasses.replace(GD, patience=2)),
-        "count local epochs: give epochs",
-    ),
-    "a reset without epochs": (
-        lambda: simulate(quadratic(), server.afl(), rounds()[0], 1, dataclasses.replace(GD, reset="epoch")),
-        "count local epochs: give epochs",
-    ),
-    "no patience": (lambda: check(Local(patience=0)), "patience must be at least 1"),
-}
+BAD: list[tuple[Any, str]] = [
+    (lambda: server.afl_rate(-0.1), "alpha"),
+    (lambda: server.afl_rate(0.1, "minutes"), "'staleness', 'seconds'"),
+    (lambda: check(Local(), server.afl(staleness_exponent=-1)), "staleness_exponent"),
+    (lambda: check(Local(), server.afl(tolerance=-1)), "tolerance"),
+    (lambda: check(Local(), server.afl(broadcast=False)), "max_staleness=0"),
+    (lambda: check(Local(patience=0)), "patience"),
+    (lambda: descent(client=dataclasses.replace(GD, patience=2)).check(), "epochs"),
+    (lambda: descent(client=dataclasses.replace(GD, reset="epoch")).check(), "epochs"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_invalid_options_raise(name: str) -> None:
-    act, message = BAD[name]
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(("act", "option"), BAD)
+def test_invalid_options_raise(act: Any, option: str) -> None:
+    with pytest.raises(ValueError, match=option):
         act()

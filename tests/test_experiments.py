@@ -34,7 +34,6 @@ from experiments.suite import (  # noqa: E402
     sooner,
     time_to,
 )
-from experiments.suite.experiment import with_own  # noqa: E402
 from experiments.tables import heterogeneous  # noqa: E402
 
 EXPERIMENTS = experiments()
@@ -212,7 +211,6 @@ def test_a_method_of_ones_own_is_run_first(
     ("written", "error"),
     [
         ("tests.own_methods:needs", "needs needs values of learning_rate, more"),
-        ("tests.own_methods:absent", "has no attribute 'absent'"),
         ("doubled", "--method is written module:name, got 'doubled'"),
         ("tests.own_methods:a", "there is another method a"),
     ],
@@ -224,16 +222,6 @@ def test_an_invalid_method_raises_before_any_run(
         main(small({"a": 0.0}), ["--folder", str(tmp_path), "--method", written], "experiments.small.table")
     said = capsys.readouterr()
     assert error in said.err and "small_table: " not in said.out and list(tmp_path.iterdir()) == []
-
-
-def test_the_page_is_of_the_largest_results(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = small({"a": 0.0})
-    for how in (["--scale", "smoke", "--seeds", "9"], ["--scale", "paper", "--seeds", "2"], ["--scale", "paper"]):
-        main(one, [*how, "--folder", str(tmp_path)], "experiments.small.table")
-    monkeypatch.setattr(command, "RESULTS", tmp_path)
-    monkeypatch.setitem(PAPERS, "small", "Small")
-    shown = page({"small.table": one})
-    assert "](results/small_table_paper_4_seeds.md)" in shown and "| [Small](#small) | 1 of 1 | 4 |" in shown
 
 
 def runs_of(times: list[list[float]], values: list[list[float]]) -> running.xr.Dataset:
@@ -352,12 +340,3 @@ def test_a_target_that_not_all_seeds_reach_has_no_mean() -> None:
     assert running.figures(running.Measure(lambda runs: some, " s"), some, 1) == "1 of 3 seeds diverged"
     assert running.figures(running.Measure(lambda runs: some, " %"), np.zeros(1), 1) == "0.00 % (1 of 1 seed diverged)"
     assert np.isnan(report.deviation(some, 5.0, 1.0))
-
-
-def test_a_method_of_ones_own() -> None:
-    """A server, what makes one, or what changes a simulation."""
-    cell, server = Cell(simulation, 3, 3), afl.server.fedasync(0.25)
-    for own in (server, lambda: server, lambda sim: server):
-        made = with_own(cell, own).make()
-        assert made.server is server and made.data is simulation().data
-    assert with_own(cell, lambda sim: sim).make() is simulation()

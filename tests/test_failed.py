@@ -38,9 +38,6 @@ def test_a_run_that_failed_is_marked(tmp_path: pathlib.Path) -> None:
     assert "failed" in afl.plot.report(failed, tmp_path / "r.html").read_text()
     with pytest.warns(FailedRun):
         assert simulation(3e38).train(4).failure is not None
-
-
-def test_a_run_that_did_not_fail_warns_of_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FailedRun)
         made = simulation().run(4, eval_every=2)

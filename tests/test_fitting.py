@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 import jaxafl as afl
+from tests.problems import classifier
 
 CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
 STEPS = {"steps": 2, "batch_size": 4}
@@ -56,14 +57,6 @@ class NormalisedNNX(nnx.Module):
         return self.out(self.norm(x.reshape(len(x), -1)))
 
 
-class FailsInTraining(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any, train: bool) -> Any:
-        if train:
-            raise RuntimeError("only in training")
-        return nn.Dense(3)(x.reshape(len(x), -1))
-
-
 @pytest.mark.parametrize(
     "model",
     [afl.models.from_linen(Normalised()), pytest.param(afl.models.from_nnx(NormalisedNNX), marks=pytest.mark.slow)],
@@ -91,12 +84,10 @@ def test_samples_that_are_not_for_the_model_are_described() -> None:
     with pytest.raises(AttributeError) as caught:
         simulation(afl.models.mlp(3), dataset.partition(afl.data.iid(2))).check()
     assert any("`a local step` of the model mlp" in note for note in caught.value.__notes__)
-    with pytest.raises(RuntimeError, match="only in training"):
-        simulation(afl.models.from_linen(FailsInTraining())).check()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", (np.int64, np.uint64, np.int16, np.float64))
+@pytest.mark.parametrize("dtype", (np.int64, np.float64))
 def test_samples_of_64_bits_are_seen_as_the_device_holds_them(dtype: Any) -> None:
     x, labels = (np.arange(216) % 5 % 3).reshape(18, 12).astype(dtype), np.arange(18) % 3
     dataset = afl.data.Dataset("text", x, labels, x, labels, 3, afl.data.as_is())
@@ -133,42 +124,27 @@ def test_an_accuracy_in_percent_is_refused() -> None:
         simulation(model).run(2)
 
 
-def trained_with(**options: Any) -> afl.Simulation:
-    settings = {"learning_rate": 0.1, "steps": 2, "batch_size": 4} | options
-    return afl.Simulation(
-        afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),
-        afl.models.logistic(10),
-        afl.Client(settings.pop("optimizer", optax.sgd), **settings),
-        afl.server.fedasync(),
-        afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2)),
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"momentum": 0.5, "nesterov": 1.0}, "oolean conversion of traced array"),
-        ({"momentum": "a"}, "Client: momentum must be a number, got 'a'"),
-        ({"step_schedule": lambda step, more: 1.0}, "missing 1 required positional argument"),
-        ({"step_schedule": lambda step: None}, "NoneType"),
-        ({"run_schedule": lambda run: 0.1 if run > 1 else 1.0}, "boolean conversion of traced array"),
-        ({"step_schedule": lambda step: jnp.ones(10)}, r"must return one number, got an array of shape \(10,\)"),
-        ({"learning_rate": lambda step, more: 1.0}, "missing 1 required positional argument"),
-        ({"steps": None, "epochs": 2**29}, r"epochs=536870912 make [\d,]+ local steps, too many"),
+        ({"momentum": "a"}, "momentum"),
+        ({"step_schedule": lambda step: jnp.ones(10)}, "must return one number"),
+        ({"steps": None, "epochs": 2**29}, "epochs"),
     ],
 )
 def test_local_training_that_cannot_be_is_found_before_compilation(options: dict[str, Any], words: str) -> None:
+    client = afl.Client(optax.sgd, **{"learning_rate": 0.1, "steps": 2, "batch_size": 4} | options)
     with pytest.raises((ValueError, TypeError), match=words):
-        trained_with(**options).check()
+        classifier(client=client).check()
 
 
-@pytest.mark.parametrize(
-    ("observe", "error", "words"),
-    [
-        (lambda params: 1.0, AttributeError, "no attribute 'items'"),
-        (lambda params: params["nothing"], KeyError, "nothing"),
-    ],
-)
-def test_observe_is_traced_before_compilation(observe: Any, error: Any, words: str) -> None:
-    with pytest.raises(error, match=words):
-        trained_with().run(2, observe=observe)
+@pytest.mark.parametrize("observe", [lambda params: 1.0, lambda params: {"all": params}])
+def test_observe_is_traced_before_compilation(observe: Any) -> None:
+    with pytest.raises(TypeError, match="must return a dict"):
+        classifier().run(2, observe=observe)
+
+
+def test_a_schedule_longer_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxafl.clock.live.host_bytes", lambda: 2**33)
+    with pytest.raises(MemoryError, match=r"2,000,000,000 server steps needs .* GiB, and there are 8 GiB"):
+        classifier().schedule(2 * 10**9)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 
 import jaxafl as afl
@@ -15,6 +14,7 @@ from jaxafl.device import hardware
 from jaxafl.engine.problem import Shapes
 from jaxafl.engine.state import initial
 from jaxafl.models.model import Batch, Model, Outputs
+from tests.problems import classifier, points
 
 BASE = np.random.default_rng(0).normal(size=(60, 16)).astype(np.float32)
 
@@ -31,55 +31,43 @@ FROZEN = Model(
     "frozen", head, lambda params, state, batch, key, train, base: (outputs(params, batch, base), state), frozen=BASE
 )
 CONSTANT = Model("constant", head, lambda params, state, batch, key, train: (outputs(params, batch, BASE), state))
-CLIENT = afl.Client(optax.sgd, learning_rate=0.05, steps=3, batch_size=4)
-BUFFERED = (
-    afl.server.fedbuff(),
-    afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.uniform(1, 5)),
-)
-BESIDE = (
-    afl.server.asyncfeded(base_rate=0.5, kappa=0.5, max_steps=8),
-    afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 5)),
-)
 
 
-@pytest.fixture(scope="module")
-def data() -> afl.data.FederatedData:
-    return afl.data.synthetic(1.0, 1.0, clients=8, max_size=60)
+def simulation(model: Model = FROZEN, **parts: Any) -> afl.Simulation:
+    clock = afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.uniform(1, 5))
+    return classifier(**{"data": points(8), "model": model, "clock": clock} | parts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("parts", "speed"),
-    [
-        (BUFFERED, {}),
-        (BUFFERED, {"lanes": 4, "chunk": 4}),
-        (BESIDE, {}),
-    ],
-    ids=["planned, loop", "planned, vmap", "online"],
+    ("lanes", "server"), [(1, None), (4, None), (1, afl.server.asyncfeded(kappa=0.5, max_steps=8))]
 )
-def test_results_are_those_of_a_constant_base(data: Any, parts: Any, speed: Any) -> None:
-    frozen, constant = (
-        afl.Simulation(data, model, CLIENT, *parts).run(
-            8, eval_every=4, diagnostics=("gradient_norm",), observe=lambda params: params, **speed
-        )
-        for model in (FROZEN, CONSTANT)
-    )
+def test_results_are_those_of_a_constant_base(lanes: int, server: Any) -> None:
+    clock = afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 5))
+    parts = {"server": server, "clock": clock} if server else {}
+    how = {
+        "eval_every": 4,
+        "diagnostics": "gradient_norm",
+        "observe": lambda params: params,
+        "lanes": lanes,
+        "chunk": lanes,
+    }
+    frozen, constant = (simulation(model, **parts).run(8, **how) for model in (FROZEN, CONSTANT))
     for name in ("observe_head", "accuracy", "loss", "gradient_norm_squared"):
         np.testing.assert_allclose(frozen[name], constant[name], rtol=1e-5, atol=1e-6, err_msg=name)
     assert np.abs(np.diff(frozen.observe_head, axis=0)).max() > 0
 
 
 @pytest.mark.slow
-def test_sweeps_share_the_base(data: Any) -> None:
-    sim = afl.Simulation(data, FROZEN, CLIENT, *BUFFERED)
+def test_sweeps_share_the_base() -> None:
     axes = {"server.learning_rate": [0.5, 1.0], "seed": [0, 1]}
-    grid = afl.sweep(sim, axes, server_steps=4, eval_every=4)
-    alone = sim.run(4, eval_every=4, seed=1)
+    grid = afl.sweep(simulation(), axes, server_steps=4, eval_every=4)
+    alone = simulation().run(4, eval_every=4, seed=1)
     np.testing.assert_allclose(grid.loss.sel({"server.learning_rate": 1.0, "seed": 1}), alone.loss, rtol=1e-5)
 
 
-def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base(data: Any) -> None:
-    problem = afl.Simulation(data, FROZEN, CLIENT, afl.server.ca2fl(), BUFFERED[1]).problem(seed=0)
+def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base() -> None:
+    problem = simulation(server=afl.server.ca2fl()).problem(seed=0)
     program = problem.program(Shapes(lanes=2, ring=7, store=8))
     build = functools.partial(initial, program)
     state = jax.eval_shape(build, problem.hyperparameters, problem.device, problem.key)
@@ -88,7 +76,7 @@ def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base(data: 
 
 
 @pytest.mark.slow
-def test_memory_check_counts_the_base(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_check_counts_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "available_bytes", lambda *_: 1000)
     with pytest.raises(MemoryError, match="the model's frozen arrays"):
-        afl.Simulation(data, FROZEN, CLIENT, *BUFFERED).run(2)
+        simulation().run(2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.server import Arrivals, Outcome, Server, mean_delta
-from tests.problems import quadratic
+from tests.problems import descent
 
 
 def noisy_optimizer(learning_rate: float) -> optax.GradientTransformation:
@@ -70,9 +69,6 @@ PARTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("part", PARTS)
 def test_numbers_of_the_host_are_refused_where_jax_traces(part: str) -> None:
-    problem = quadratic()
-    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=2)
     clock = afl.clock.free_running(concurrency=2, durations=DURATIONS)
-    simulation = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
     with pytest.raises(ValueError, match=r"(numpy\.random|random)"):
-        dataclasses.replace(simulation, **PARTS[part]).run(2)
+        descent(**{"server": afl.server.fedasync(), "clock": clock} | PARTS[part]).run(2)

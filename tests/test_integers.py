@@ -14,7 +14,7 @@ from jaxafl.device import as_arrays
 from jaxafl.engine.problem import MemberHyperparameters
 from jaxafl.options import UserError
 from jaxafl.options.checks import as_array
-from jaxafl.options.part import _as_plain
+from tests.problems import classifier
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, np.uint32(2**32 - 1), np.int64(7)])
@@ -57,14 +57,7 @@ def test_members_of_a_sweep_keep_their_integers() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seeds", [[1, 2**64 - 1], [2**53 + 1, 2**53 + 2]])
 def test_seeds_of_64_bits_are_whole_in_a_result(seeds: list[int], tmp_path: Any) -> None:
-    sim = afl.Simulation(
-        afl.data.synthetic(1.0, 1.0, clients=4, max_size=40),
-        afl.models.logistic(10),
-        afl.Client(learning_rate=0.1, steps=1, batch_size=8),
-        afl.server.fedbuff(),
-        afl.clock.free_running(concurrency=2, durations=afl.clock.uniform(1, 2)),
-    )
-    found = afl.sweep(sim, {"seed": seeds}, server_steps=1)
+    found = afl.sweep(classifier(), {"seed": seeds}, server_steps=1)
     assert [int(seed) for seed in found.seed] == seeds and found.seed.dtype.kind in "iu"
     found.to_netcdf(tmp_path / "sweep.nc")
     assert [int(seed) for seed in afl.load(tmp_path / "sweep.nc").seed] == seeds
@@ -78,5 +71,3 @@ def test_whole_numbers_of_numpy_are_those_of_python_in_static_options() -> None:
         assert jax.tree.structure(client) != jax.tree.structure(afl.Client(learning_rate=0.1, steps=[1, 2, 3]))
         assert type(afl.clock.free_running(durations=afl.clock.uniform(1, 2), buffer=number).buffer) is int
     assert afl.upload.top_k(share=np.float32(0.5)).share == 0.5
-    key = jax.random.key(0)
-    assert _as_plain([key, np.str_("a"), np.float64(0.5)]) == (key, "a", 0.5)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -16,13 +13,13 @@ import optax
 import pytest
 import xarray as xr
 
-from jaxafl import server
-from jaxafl.client import Client
+from jaxafl import attack, correction, server, sweep, upload
+from jaxafl.client import Client, dp_sgd
 from jaxafl.clock import constant, free_running, interrupting, suspension, synchronous, uniform
 from jaxafl.data import Preprocessing, from_arrays
 from jaxafl.models import Batch, from_functions
 from jaxafl.simulation import Simulation
-from tests.problems import observe_w, quadratic
+from tests.problems import descent, observe_w
 from tests.variants import slow_but
 
 STEPS = 24
@@ -45,10 +42,9 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
 }  # fmt: skip
 
 
-def run(name: str, client: Any = None, eval_every: int = STEPS, **options: Any) -> xr.Dataset:
-    the_server, clock, default = CASES[name]
-    problem = quadratic()
-    simulation = Simulation(problem.data, problem.model, client or default, the_server, clock)
+def run(name: str, eval_every: int = STEPS, **options: Any) -> xr.Dataset:
+    the_server, clock, client = CASES[name]
+    simulation = descent(client=client, server=the_server, clock=clock)
     return simulation.run(STEPS, eval_every=eval_every, observe=observe_w, seed=3, **options)
 
 
@@ -79,13 +75,43 @@ def test_lanes_and_chunks_change_no_result(name: str, lanes: int, chunk: int) ->
     assert_close(run(name, lanes=lanes, chunk=chunk), usual(name))
 
 
+PRIVATE = {"learning_rate": 0.1, "max_norm": 0.7, "noise_multiplier": 2.0}
+LOCAL: dict[str, dict[str, Any]] = {
+    "noise": {"upload": upload.chain(upload.clip_by_global_norm(0.4), upload.add_noise(1.0))},
+    "scaffold": {"correction": correction.scaffold(), "step_schedule": lambda step: 1 / (1 + step)},
+    "feddyn": {"correction": correction.feddyn(0.5)},
+    "private": {"optimizer": dp_sgd} | PRIVATE,
+    "rates": {"learning_rate": np.linspace(0.05, 0.3, 6), "rate_schedule": lambda now: 1 / (1 + 0.2 * now.version)},
+}
+ATTACKS: dict[str, attack.Attack] = {
+    "delivered": attack.alie(knowledge="delivered", clients=[1, 4]),
+    "gaussian": attack.gaussian(2.0, added=True, clients=[1, 4]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LOCAL, *ATTACKS])
+def test_no_way_of_running_changes_a_result(name: str, tmp_path: pathlib.Path) -> None:
+    """Lanes, chunks, members of a sweep, runs that are resumed, and single steps."""
+    client = Client(**{"learning_rate": 0.1, "steps": 3, "batch_size": 2} | LOCAL.get(name, {}))
+    parts = {"attack": ATTACKS[name]} if name in ATTACKS else {}
+    sim, how = descent(client=client, **parts), {"observe": observe_w, "eval_every": 5}
+    alone = sim.run(STEPS, seed=3, **how)
+    for lanes, chunk in ((16, 1), (4, 4)):
+        assert_close(sim.run(STEPS, seed=3, lanes=lanes, chunk=chunk, **how), alone)
+    assert_close(sweep(sim, {"seed": [5, 3]}, STEPS, **how).isel(seed=1), alone)
+    sim.run(5, seed=3, folder=tmp_path, **how)
+    assert_identical(sim.run(STEPS, seed=3, folder=tmp_path, **how), alone)
+    _, records = sim.step(sim.init(3, STEPS), STEPS)
+    np.testing.assert_allclose(records["delta_norm"], alone.delta_norm, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_runs_without_local_steps_beside_others_that_make_some() -> None:
     """In one vmapped group, none of whose runs is masked where all make the same number of steps."""
-    problem, times = quadratic(), uniform(1, 5)
-    clock = interrupting(period=2.0, contacted=3, durations=times)
+    clock = interrupting(period=2.0, contacted=3, durations=uniform(1, 5))
     client = Client(optax.sgd, learning_rate=0.1, steps=3, batch_size=2)
-    sim = Simulation(problem.data, problem.model, client, server.quafl(), clock)
+    sim = descent(client=client, server=server.quafl(), clock=clock)
     alone, grouped = (sim.run(8, observe=observe_w, **how) for how in ({}, {"lanes": 6, "chunk": 6}))
     assert {0, 3} == set(np.unique(alone.local_steps))
     np.testing.assert_allclose(grouped.observe_w, alone.observe_w, rtol=1e-5)
@@ -127,69 +153,8 @@ def test_lanes_draw_the_same_samples_and_numbers(sampling: Any) -> None:
     assert np.ptp(alone.observe_w.values[-1]) > 0.01
 
 
-@pytest.mark.slow
-def test_micro_batches_change_no_result() -> None:
-    results = []
-    for piece in (1, 3, 16):
-        client = Client(optax.sgd, learning_rate=0.1, momentum=0.5, steps=3, batch_size=None, micro_batch=piece)
-        results.append(run("fadas", client=client))
-    assert_close(results[1], results[0])
-    assert_close(results[2], results[0])
-
-
 @pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(CASES, "fadas"))
 def test_a_repeated_run_has_the_same_bits(name: str) -> None:
     assert_identical(run(name), run(name))
-
-
-@pytest.mark.slow
-def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
-    the_server, clock, client = CASES["fadas"]
-    problem = quadratic()
-    simulation = Simulation(problem.data, problem.model, client, the_server, clock)
-    short, long = simulation.run(10, eval_every=10, observe=observe_w, seed=3), usual("fadas")
-    for name in ("client_id", "time", "staleness"):
-        np.testing.assert_array_equal(short[name], long[name][:10])
-    np.testing.assert_allclose(short.observe_w, long.observe_w[:11], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_two_servers_on_one_clock_share_schedule_and_mini_batches() -> None:
-    """A paired comparison: until the first server step makes them differ, the local losses are the same."""
-    problem = quadratic()
-    clock = free_running(concurrency=4, durations=DURATIONS)
-    first, second = (
-        Simulation(problem.data, problem.model, RAGGED, the_server, clock).run(STEPS, eval_every=STEPS, seed=3)
-        for the_server in (server.fedbuff(0.1), server.fedasync(0.9))
-    )
-    for name in ("client_id", "run_index", "time", "staleness"):
-        np.testing.assert_array_equal(first[name], second[name])
-    fresh = (first.staleness.values[:, 0] == np.arange(STEPS)) & (first.run_index.values[:, 0] == 0)
-    assert fresh.sum() >= 3  # runs that started from x_0
-    np.testing.assert_array_equal(first.local_loss.values[fresh], second.local_loss.values[fresh])
-
-
-SCRIPT = """
-import sys
-from tests.test_invariance import numbers
-sys.stdout.write(numbers(sys.argv[1]))
-"""
-
-
-def numbers(name: str) -> str:
-    """Every bit of the run's models and times."""
-    result = usual(name)
-    return (result.observe_w.values.tobytes() + result.time.values.tobytes()).hex()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fadas", "asyncfeded"])
-def test_one_seed_one_result_in_two_processes(name: str) -> None:
-    root = pathlib.Path(__file__).resolve().parent.parent
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(root)])}
-    command = [sys.executable, "-c", SCRIPT, name]
-    other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-    assert len(other) > 2 * STEPS * 8
-    assert other == numbers(name)

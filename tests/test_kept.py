@@ -6,15 +6,15 @@ import pathlib
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 
 import jaxafl as afl
 from jaxafl.cli import main
 from tests.callbacks.conftest import simulation
+from tests.problems import classifier
 
 HOW: dict[str, Any] = {"server_steps": 8, "eval_every": 4}
-RUN = ["run", "--data", "synthetic", "--data.max-size", "60", "--data.clients", "4", "--model", "logistic",
-       "--server-steps", "4", "--no-progress"]  # fmt: skip
 
 
 def failing() -> afl.Simulation:
@@ -35,6 +35,24 @@ def test_a_run_that_fails_does_not_replace_one_that_did_not(tmp_path: pathlib.Pa
     assert path.read_bytes() == whole and afl.load(beside).attrs["failed_step"] >= 0
     simulation().run(4, save=path)  # another run that came to its end, as it was asked for
     assert path.read_bytes() != whole
+
+
+def test_a_folder_belongs_to_what_is_simulated(tmp_path: pathlib.Path) -> None:
+    local: dict[str, Any] = {"learning_rate": [0.1, 0.2, 0.1, 0.1], "steps": 1, "batch_size": 8}
+    sim = classifier(client=afl.Client(**local))
+    sim.run(1, folder=tmp_path)
+    same = afl.Client(**local | {"learning_rate": np.array(local["learning_rate"])})
+    assert classifier(client=same).run(2, folder=tmp_path).sizes["step"] == 2
+    x, y = sim.data.test_arrays()
+    others: dict[str, dict[str, Any]] = {
+        "attack": {"client": same, "attack": afl.attack.sign_flip(clients=[1])},
+        "upload": {"client": afl.Client(**local, upload=afl.upload.sign())},
+        r"client\.learning_rate": {"client": afl.Client(**local | {"learning_rate": local["learning_rate"][::-1]})},
+        "content": {"client": same, "data": sim.data.with_test_sets({"shifted": (x + 1, y)})},
+    }
+    for what, parts in others.items():
+        with pytest.raises(ValueError, match=what):
+            classifier(**parts).run(3, folder=tmp_path)
 
 
 @pytest.mark.slow
@@ -60,6 +78,9 @@ def test_a_sweeps_own_files_are_no_place_for_its_result(
     afl.sweep(simulation(), {"seed": [0]}, 4, folder=tmp_path)
     assert main(["gather", str(tmp_path), "--output", str(save)]) == 2
     assert "is the name of a member of the sweep" in capsys.readouterr().err
+    (tmp_path / "sweep.json").unlink()
+    with pytest.raises(ValueError, match=r"sweep\.json"):  # of what was it one?
+        afl.sweep(simulation(learning_rate=0.5), {"seed": [0]}, 4, folder=tmp_path)
 
 
 def test_files_of_other_content_stay(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,18 +95,9 @@ def test_files_of_other_content_stay(tmp_path: pathlib.Path, capsys: pytest.Capt
     ):
         with pytest.raises(ValueError, match=r"holds (something else|another table), which is not replaced"):
             call()
-    result = tmp_path / "result.html"
-    assert main([*RUN, "--output", str(tmp_path / "result.nc")]) == 0
-    (tmp_path / "result.nc").rename(result)
+    simulation().run(4, save=tmp_path / "result.nc")
+    result = (tmp_path / "result.nc").rename(tmp_path / "result.html")
     for to in (page, result):
         assert main(["report", str(result), "--output", str(to)]) == 2
         assert "which is not replaced" in capsys.readouterr().err
     assert other.read_text() == page.read_text() == "years of work" and afl.load(result).sizes["step"] == 4
-
-
-@pytest.mark.slow
-def test_a_sweep_goes_on_only_where_its_folder_says_of_what_it_is(tmp_path: pathlib.Path) -> None:
-    afl.sweep(simulation(), {"seed": [0]}, 4, folder=tmp_path)
-    (tmp_path / "sweep.json").unlink()
-    with pytest.raises(ValueError, match=r"holds results of a sweep, but no sweep\.json"):
-        afl.sweep(simulation(learning_rate=0.5), {"seed": [0]}, 4, folder=tmp_path)

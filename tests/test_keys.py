@@ -45,11 +45,6 @@ def test_threefry_is_the_published_generator(key: tuple[int, int], counter: tupl
     np.testing.assert_array_equal(mine, theirs)
 
 
-def test_published_vector() -> None:
-    """Of the Random123 distribution: key and counter zero, 20 rounds."""
-    assert [int(word) for word in threefry((jnp.uint32(0), jnp.uint32(0)), 0, 0)] == [0x6B200159, 0x99BA4EFE]
-
-
 @settings(max_examples=200, deadline=None)
 @given(word=WORD, bound=st.integers(1, 2**31 - 1))
 @example(word=2**32 - 1, bound=2**31 - 1)
@@ -60,20 +55,6 @@ def test_published_vector() -> None:
 @example(word=0x80000000, bound=3)
 def test_below_is_the_upper_half_of_the_product(word: int, bound: int) -> None:
     assert int(compiled_below(jnp.uint32(word), jnp.int32(bound))) == word * bound >> 32
-
-
-def test_uniform_numbers() -> None:
-    bits = threefry(seed_key(3), jnp.arange(100_000), 0)
-    single = np.asarray(uniform(bits, jnp.float32))
-    with jax.enable_x64(True):
-        double = np.asarray(uniform(threefry(seed_key(3), jnp.arange(100_000), 0), jnp.float64))
-    assert single.dtype == np.float32 and double.dtype == np.float64
-    assert (single >= 0).all() and (single < 1).all() and (double < 1).all()
-    np.testing.assert_allclose(single, double, atol=2**-24, rtol=0)
-    # Kolmogorov-Smirnov against U(0, 1), 99.9 % quantile
-    assert np.abs(np.sort(double) - (np.arange(100_000) + 0.5) / 100_000).max() < 1.95 / np.sqrt(100_000)
-    ones = jnp.uint32(2**32 - 1), jnp.uint32(2**32 - 1)
-    assert float(uniform(ones, jnp.float32)) < 1
 
 
 DRAWN = ["0x1.797f66afa05acp-3", "0x1.8ff300b3d813bp-1", "0x1.422e61c862c35p-1"]
@@ -102,34 +83,16 @@ def test_streams_differ() -> None:
     assert len({*of_runs.tolist(), *of_clients.tolist()}) == 420
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**32, 2**64 - 1, np.int64(2**33 + 5)])
 def test_seeds_have_64_bits(seed: int) -> None:
     low, high = seed_key(seed)
     assert int(low) + (int(high) << 32) == seed
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64])
-def test_seeds_out_of_range(seed: int) -> None:
-    with pytest.raises(ValueError, match=r"seed must be in \[0, 2\*\*64\)"):
-        seed_key(seed)
-
-
-def test_numpy_seeds_are_the_same_seeds() -> None:
-    for seed in (7, 2**31, 2**33 + 5):
-        assert [int(word) for word in seed_key(np.int64(seed))] == [int(word) for word in seed_key(seed)]
-
-
-def test_keys_for_user_code() -> None:
-    key = jax_key((jnp.uint32(0), jnp.uint32(42)))
-    np.testing.assert_array_equal(
-        jax.random.normal(key, (3,)), jax.random.normal(jax.random.key(42, impl="threefry2x32"), (3,))
-    )
-
-
 @pytest.mark.parametrize("shape", slow_but([(), (1,), (0, 3), (5, 7), (1001,)], (1001,)))
 def test_what_local_steps_draw_is_what_jax_draws(shape: tuple[int, ...]) -> None:
     words = jnp.uint32(3), jnp.uint32(2**32 - 5)
-    own, usual = drawing_key(jax_key(words)), jax_key(words)
+    own, usual = drawing_key(jax_key(words)), jax.random.wrap_key_data(jnp.stack(words), impl="threefry2x32")
     draws: list[Callable[[jax.Array], jax.Array]] = [
         lambda key: jax.random.bits(key, shape),
         lambda key: jax.random.bits(key, shape, "uint16"),

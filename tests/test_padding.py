@@ -13,7 +13,7 @@ import jaxafl as afl
 from jaxafl.clock import Delivery
 from jaxafl.options import static
 from jaxafl.server import Needs, Outcome, Server, norm
-from tests.problems import GD, observe_w, quadratic
+from tests.problems import descent, observe_w
 
 UPLOADS = np.array([[1, 0, 0, 1, 0, 0], [0, 0, 0, 0, 0, 1], [0] * 6, [1, 1, 1, 1, 0, 0], [0] * 6], bool)
 CLOCK = afl.clock.trace(afl.clock.bernoulli(0.5), uploads=UPLOADS, downloads=np.ones_like(UPLOADS))
@@ -44,8 +44,7 @@ class watching(Server):
 
 
 def simulation(empty: bool) -> afl.Simulation:
-    problem = quadratic()
-    return afl.Simulation(problem.data, problem.model, GD, watching(empty), CLOCK)
+    return descent(server=watching(empty), clock=CLOCK)
 
 
 @pytest.mark.parametrize("empty", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from jaxafl.cli import main
 from jaxafl.models.checkpoint import save_parameters
 from jaxafl.readers.directory import data_directory
 from tests import reported
+from tests.problems import classifier
 
 
 @pytest.fixture
@@ -39,13 +39,10 @@ def test_files_of_a_result_may_lie_at_home(home: pathlib.Path) -> None:
     assert not list((home / "elsewhere").iterdir())
 
 
-def test_what_watches_a_run_may_write_at_home(home: pathlib.Path) -> None:
-    places: list[Any] = [afl.callbacks.Csv("~/runs.csv").path, afl.callbacks.Best("~/best.safetensors").path]
-    places.append(afl.callbacks.Live("~/live.png").path)
-    assert all(place is not None and place.parent == home for place in places)
-
-
-def test_data_may_lie_at_home(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_and_what_watches_a_run_may_lie_at_home(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    callbacks = afl.callbacks
+    watching = callbacks.Csv("~/runs.csv"), callbacks.Best("~/best.safetensors"), callbacks.Live("~/live.png")
+    assert all(pathlib.Path(one.path).parent == home for one in watching)
     assert data_directory("~/data") == home / "data"
     monkeypatch.setenv("JAXAFL_DATA_DIR", "~/sets")
     assert data_directory() == home / "sets"
@@ -60,10 +57,7 @@ def test_boards_may_lie_at_home(home: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_runs_and_sweeps_are_kept_at_home(home: pathlib.Path) -> None:
-    data = afl.data.synthetic(clients=3, max_size=50)
-    client = afl.Client(learning_rate=0.01, steps=1, batch_size=5)
-    sim = afl.Simulation(data, afl.models.logistic(10), client, afl.server.fedavg(), afl.clock.synchronous())
-    sim.run(2, save="~/run.nc", folder="~/kept")
-    afl.sweep(sim, {"seed": [0, 1]}, 2, folder="~/swept")
+    classifier().run(2, save="~/run.nc", folder="~/kept")
+    afl.sweep(classifier(), {"seed": [0, 1]}, 2, folder="~/swept")
     assert afl.gather("~/swept").sizes["seed"] == 2
     assert {path.name for path in home.iterdir()} == {"run.nc", "kept", "swept", "elsewhere"}

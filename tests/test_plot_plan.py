@@ -9,15 +9,14 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.plot.plan import _replay
+from tests.problems import classifier, points
 
 
 @pytest.fixture(scope="module")
 def sim() -> afl.Simulation:
-    return afl.Simulation(
-        data=afl.data.synthetic(1.0, 1.0, clients=8, max_size=40),
-        model=afl.models.logistic(num_classes=10),
+    return classifier(
+        data=points(8),
         client=afl.Client(learning_rate=0.01, steps=5, batch_size=10),
-        server=afl.server.fedbuff(),
         clock=afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.lognormal(0.0, 0.7)),
     )
 

@@ -12,19 +12,14 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl.results.points import with_finals
+from tests.problems import classifier, points
 
 matplotlib.use("agg")
 TARGET = 0.3
 
 
 def simulation(clock: afl.clock.Clock) -> afl.Simulation:
-    return afl.Simulation(
-        data=afl.data.synthetic(1.0, 1.0, clients=8, max_size=50),
-        model=afl.models.logistic(num_classes=10),
-        client=afl.Client(learning_rate=0.01, steps=2, batch_size=5),
-        server=afl.server.fedbuff(),
-        clock=clock,
-    )
+    return classifier(data=points(8, 50), client=afl.Client(learning_rate=0.01, steps=2, batch_size=5), clock=clock)
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +99,11 @@ def test_a_failed_run_is_never_carried_on(ragged: xr.Dataset) -> None:
 
 def test_invalid_points_raise(ragged: xr.Dataset) -> None:
     for wrong, said in (
-        ({}, "one point, e.g. at"),
+        ({}, "one point"),
         ({"time": 1, "bytes": 2}, "one point"),
-        ({"seconds": 3}, "along one of time, server_steps"),
-        ({"time": -1}, "time must be a finite number >= 0"),
-        ({"time": np.nan}, "finite number"),
+        ({"seconds": 3}, "server_steps"),
+        ({"time": -1}, "time"),
+        ({"time": np.nan}, "time"),
     ):
         with pytest.raises(ValueError, match=said):
             afl.at(ragged, **wrong)
@@ -116,12 +111,9 @@ def test_invalid_points_raise(ragged: xr.Dataset) -> None:
 
 def curves(rows: list[list[float]], times: list[list[float]]) -> xr.Dataset:
     steps = np.arange(len(rows[0]))
-    variables = {"accuracy": (("seed", "evaluation"), rows), "loss": (("seed", "evaluation"), 1 - np.asarray(rows))}
-    coords = {
-        "seed": range(len(rows)),
-        "eval_time": (("seed", "evaluation"), times),
-        "eval_step": ("evaluation", steps),
-    }
+    dims = ("seed", "evaluation")
+    variables = {"accuracy": (dims, rows), "loss": (dims, 1 - np.asarray(rows))}
+    coords = {"seed": range(len(rows)), "eval_time": (dims, times), "eval_step": ("evaluation", steps)}
     own = {"failed_step": ("seed", [-1] * len(rows)), "time": (("seed", "step"), np.asarray(times)[:, 1:])}
     return xr.Dataset(variables | own, coords, {"title": "t"})
 
@@ -142,9 +134,7 @@ def test_a_comparison_has_one_point_that_table_summary_figure_and_report_say(tmp
     assert "compared at 200 s simulated" in ax.get_legend().get_title().get_text()
     assert [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"] == [200]
     page = afl.plot.report(both, tmp_path / "page.html").read_text()
-    assert "test accuracy (%), at 200 s simulated" in page and "paired by seed, at 200 s simulated" in page
     assert "At 200 s simulated: fast 91.0 %, slow 81.0 %." in page
-    assert "at the end" not in page.partition("<script")[0].replace("at the end of each run", "")
 
 
 @pytest.mark.slow

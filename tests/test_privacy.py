@@ -18,8 +18,9 @@ from jaxafl import upload
 from jaxafl.clock import Schedule
 from jaxafl.clock.accounting import ORDERS, sampled_divergences
 from jaxafl.server import Outcome, Server
-from tests.problems import quadratic
+from tests.problems import classifier, descent, quadratic
 from tests.test_dp_sgd import Normalised
+from tests.variants import slow_but
 
 DELTA = 1e-5
 NOISY = upload.chain(upload.clip_by_global_norm(0.5), upload.add_noise(2.0))
@@ -39,24 +40,12 @@ def rounds(steps: int, clients: int = 4, **options: Any) -> Schedule:
 
 
 def simulation(part: Any = NOISY, server: Any = None, clock: Any = None, **options: Any) -> afl.Simulation:
-    problem = quadratic()
-    client = afl.Client(learning_rate=0.1, steps=2, batch_size=1, upload=part, **options)
+    client = {"learning_rate": 0.1, "steps": 2, "batch_size": 1, "upload": part} | options
     clock = clock or afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 3))
-    return afl.Simulation(problem.data, problem.model, client, server or afl.server.fedbuff(), clock)
+    return descent(client=afl.Client(**client), server=server or afl.server.fedbuff(), clock=clock)
 
 
-@pytest.mark.parametrize(("steps", "z"), [(1, 1.0), (16, 4.0)])
-def test_one_gaussian_has_the_published_epsilons(steps: int, z: float) -> None:
-    schedule = rounds(steps)
-    assert schedule.privacy(z, delta=DELTA).epsilon.values == pytest.approx([4.3772] * 4, abs=5e-5)
-    assert schedule.privacy(z, delta=DELTA, accountant="rdp").epsilon.values == pytest.approx([4.7285] * 4, abs=5e-5)
-
-
-def test_a_poisson_sample_has_the_published_epsilon() -> None:
-    found = rounds(1000, 100, cohort=1).privacy(1.0, delta=DELTA, how="sampled", accountant="rdp")
-    assert found.max_epsilon[-1].item() == pytest.approx(2.1014, abs=1e-4)
-    assert (np.diff(found.max_epsilon) > 0).all()
-    assert "optimistic" not in found.assumes
+def test_divergences_of_a_sample_are_those_of_closed_forms() -> None:
     assert 2 * ORDERS[9] == 4.0  # order 2 in closed form: log(1 + q² (exp(1/z²) - 1))
     assert sampled_divergences(0.3, 2.0)[9] == pytest.approx(np.log1p(0.09 * np.expm1(0.25)))
     assert sampled_divergences(1.0, 2.0) == pytest.approx(ORDERS / 8)
@@ -78,8 +67,7 @@ OTHERS: dict[str, tuple[Any, int, int, Any, float, float, float, float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", slow_but(OTHERS, "all"))
 def test_epsilons_are_those_of_opacus_and_pfl(name: str) -> None:
     clock, clients, steps, how, z, delta, of_opacus, of_pfl = OTHERS[name]
     schedule = afl.clock.schedule(clock, clients, local_steps=1, server_steps=steps)
@@ -92,24 +80,8 @@ def test_epsilons_are_those_of_opacus_and_pfl(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.extras
-def test_epsilons_are_those_of_dp_accounting() -> None:
+def test_a_tree_has_the_epsilon_of_dp_accounting() -> None:
     dp = pytest.importorskip("dp_accounting")
-    found = rounds(1000, 100, cohort=1).privacy(1.0, delta=DELTA, how="sampled")
-    assert found.max_epsilon[-1].item() == pytest.approx(1.8282, abs=5e-5)
-    assert (np.diff(found.max_epsilon) >= 0).all()
-    for z, count in ((0.5, 3), (1.0, 1), (4.0, 40), (20.0, 7)):
-        schedule = rounds(count)
-        tight, rdp = dp.pld.PLDAccountant(), dp.rdp.RdpAccountant()
-        for one in (tight, rdp):
-            one.compose(dp.GaussianDpEvent(z), count)
-        ours = [schedule.privacy(z, delta=DELTA, accountant=kind).epsilon[0].item() for kind in ("tight", "rdp")]
-        assert ours == pytest.approx([tight.get_epsilon(DELTA), rdp.get_epsilon(DELTA)], rel=1e-4)
-    for q, z, count in ((0.2, 10.0, 300), (0.05, 0.8, 50)):
-        rdp = dp.rdp.RdpAccountant()
-        rdp.compose(dp.PoissonSampledDpEvent(q, dp.GaussianDpEvent(z)), count)
-        schedule = rounds(count, 20, cohort=round(20 * q))
-        ours = schedule.privacy(z, delta=DELTA, how="sampled", accountant="rdp").max_epsilon[-1].item()
-        assert ours == pytest.approx(rdp.get_epsilon(DELTA), rel=1e-3)
     single = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_SPECIAL)
     single.compose(dp.SingleEpochTreeAggregationDpEvent(3.0, 8))
     tree = rounds(8, 8, cohort=1, sets=np.arange(8)[:, None]).privacy(3.0, delta=DELTA, how="tree", accountant="rdp")
@@ -123,9 +95,7 @@ CLOCKS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "with multiplicity" else pytest.mark.slow) for name in CLOCKS]
-)
+@pytest.mark.parametrize("name", slow_but(CLOCKS, "with multiplicity"))
 def test_sensitivities_are_those_of_a_slow_count(name: str) -> None:
     clients, steps, z = 6, 13, 4.0
     schedule = afl.clock.schedule(CLOCKS[name], clients, local_steps=1, server_steps=steps)
@@ -200,7 +170,6 @@ def test_sweeps_plots_and_reports_have_the_privacy_of_each_run(tmp_path: Any) ->
     result = sim.run(12, seed=3)
     figure = afl.plot.epsilon_vs_time({"ahead": ahead, "run": result.privacy(delta=DELTA)}, path=tmp_path / "e.png")
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), ahead.max_epsilon)
-    assert (tmp_path / "e.png").stat().st_size > 5000
     with pytest.raises(ValueError, match="δ differs"):
         afl.plot.epsilon_vs_time({"a": ahead, "b": sim.schedule(3).privacy(delta=1e-6)})
     text = afl.plot.report(result, tmp_path / "r.html").read_text()
@@ -211,13 +180,6 @@ def test_sweeps_plots_and_reports_have_the_privacy_of_each_run(tmp_path: Any) ->
         simulation(None).run(2).privacy(delta=DELTA)
     with pytest.raises(ValueError, match="choose one by"):
         swept.privacy(delta=DELTA)
-    by_samples = afl.clock.free_running(concurrency=2, buffer=2, durations=PER_STEP, select="samples")
-    with pytest.raises(ValueError, match="draws clients by their sample counts"):
-        simulation(clock=by_samples).run(2).privacy(delta=DELTA)
-    sized = afl.clock.free_running(concurrency=2, buffer=2, durations=PER_STEP + afl.clock.link(up=1e3))
-    of_epochs = dataclasses.replace(simulation().client, steps=None, epochs=1)
-    with pytest.raises(ValueError, match="durations that depend on local steps"):
-        dataclasses.replace(simulation(clock=sized), client=of_epochs).run(2).privacy(delta=DELTA)
 
 
 PER_STEP = afl.clock.uniform(1, 3, per="step")
@@ -226,25 +188,28 @@ PER_STEP = afl.clock.uniform(1, 3, per="step")
 TWO_EPOCHS = {"steps": None, "epochs": 2}
 
 
+def running(**options: Any) -> afl.clock.Clock:
+    return afl.clock.free_running(**{"concurrency": 4, "buffer": 2, "durations": afl.clock.uniform(1, 3)} | options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "refused"),
+    ("clock", "options", "refused"),
     [
-        ({"durations": PER_STEP}, ""),
-        ({"durations": PER_STEP, "batch_size": None} | TWO_EPOCHS, ""),  # one step per epoch
-        (TWO_EPOCHS, ""),
-        ({"durations": 1 + PER_STEP} | TWO_EPOCHS, "epochs"),
-        ({"select": "samples"}, "sample counts"),
-        ({"weights": quadratic().data.counts / 7}, "sample counts"),
-        ({"weights": np.arange(1, 7.0)}, ""),
+        (running(durations=PER_STEP), {}, ""),
+        (running(durations=PER_STEP), {"batch_size": None} | TWO_EPOCHS, ""),  # one step per epoch
+        (running(), TWO_EPOCHS, ""),
+        (running(durations=1 + PER_STEP), TWO_EPOCHS, "epochs"),
+        (running(durations=PER_STEP + afl.clock.link(up=1e3)), TWO_EPOCHS, "local steps"),
+        (running(select="samples"), {}, "sample counts"),
+        (running(weights=quadratic().data.counts / 7), {}, "sample counts"),
+        (running(weights=np.arange(1, 7.0)), {}, ""),
+        (afl.clock.synchronous(durations=PER_STEP), TWO_EPOCHS, "or their times depend"),
+        (afl.clock.warm_up(afl.clock.synchronous(cohort=2, select="samples")), {}, "draws clients by"),
     ],
 )
-def test_participations_that_depend_on_sample_counts_have_no_epsilon(options: Any, refused: str) -> None:
-    names = ("durations", "select", "weights")
-    clock = {"durations": afl.clock.uniform(1, 3)} | {name: options[name] for name in names if name in options}
-    sim = simulation(None, clock=afl.clock.free_running(concurrency=4, buffer=2, **clock))
-    client = {name: value for name, value in options.items() if name not in names}
-    sim = dataclasses.replace(sim, client=dataclasses.replace(sim.client, **client))
+def test_participations_that_depend_on_sample_counts_have_no_epsilon(clock: Any, options: Any, refused: str) -> None:
+    sim = simulation(None, clock=clock, **options)
     if not refused:
         assert sim.schedule(3).privacy(1.0, delta=DELTA).max_epsilon[-1] > 0
         return
@@ -252,18 +217,6 @@ def test_participations_that_depend_on_sample_counts_have_no_epsilon(options: An
         sim.schedule(3).privacy(1.0, delta=DELTA)
     with pytest.raises(ValueError, match=refused):
         sim.run(until={"epsilon": 3, "delta": DELTA})
-
-
-@pytest.mark.slow
-def test_rounds_and_protocols_after_a_warm_up_are_checked_like_others() -> None:
-    epochs = {"steps": None, "epochs": 2}
-    rounds_of = afl.clock.synchronous(durations=PER_STEP)
-    by_samples = afl.clock.warm_up(afl.clock.synchronous(cohort=2, select="samples"))
-    for clock, client, message in ((rounds_of, epochs, "or their times depend"), (by_samples, {}, "draws clients by")):
-        sim = simulation(None, clock=clock)
-        sim = dataclasses.replace(sim, client=dataclasses.replace(sim.client, **client))
-        with pytest.raises(ValueError, match=message):
-            sim.schedule(3).privacy(1.0, delta=DELTA)
 
 
 def test_a_sum_of_noisy_updates_costs_nothing_more() -> None:
@@ -288,9 +241,7 @@ class by_loss(Server):
 
 
 def test_batch_statistics_have_no_epsilon() -> None:
-    data, clock = afl.data.synthetic(1.0, 1.0, clients=4, max_size=20), afl.clock.synchronous()
-    model = afl.models.from_linen(Normalised())
-    sim = afl.Simulation(data, model, afl.Client(learning_rate=0.1, steps=1), afl.server.fedbuff(), clock)
+    sim = classifier(model=afl.models.from_linen(Normalised()), clock=afl.clock.synchronous())
     with pytest.raises(ValueError, match=r"batch statistics\) without noise"):
         sim.schedule(2).privacy(1.0, delta=DELTA)
 
@@ -300,18 +251,10 @@ class times_samples(upload.Upload):
         return jax.tree.map(lambda leaf: sent.samples * leaf, delta)
 
 
-NOISY = upload.clip_by_global_norm(0.5), upload.add_noise(2.0)
-
-
 class noisy_by_name(afl.aggregate.median):
+    """A name makes no mean of it."""
+
     noise_multiplier: float = 4.0
-
-
-@pytest.mark.parametrize(("part", "combined"), [(upload.chain(*NOISY, times_samples()), None), (None, noisy_by_name())])
-def test_custom_parts_have_no_epsilon_by_themselves(part: Any, combined: Any) -> None:
-    """An upload after the noise may know the sample counts, and an aggregate need not be a mean."""
-    with pytest.raises(ValueError, match="noise"):
-        simulation(part, afl.server.fedbuff(aggregate=combined)).schedule(3).privacy(delta=DELTA)
 
 
 ONE: dict[str, Any] = {"delta": DELTA, "noise_multiplier": 1.0}
@@ -322,6 +265,8 @@ CLIP = upload.clip_by_global_norm(1.0)
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (simulation, {"delta": 1.0}, "delta"),
     (simulation, {"delta": DELTA, "noise_multiplier": 2.0}, "4.0"),
+    (lambda: simulation(upload.chain(NOISY, times_samples())), {"delta": DELTA}, "noise"),
+    (lambda: simulation(None, afl.server.fedbuff(aggregate=noisy_by_name())), {"delta": DELTA}, "noise"),
     (simulation, {"delta": DELTA, "how": "sample"}, "how"),
     (simulation, {"delta": DELTA, "how": "sampled"}, "every client adds its noise"),
     (lambda: simulation(None), {"delta": DELTA}, "no noise"),
@@ -370,13 +315,12 @@ def test_clocks_without_draws_are_labelled_optimistic_and_other_noise_is_read() 
 
 def test_limits_of_epsilon_are_checked() -> None:
     for until, message in (
-        ({"epsilon": 3}, "until epsilon needs delta"),
-        ({"epsilon": 3, "delta": 2}, "until, delta must be < 1"),
+        ({"epsilon": 3}, "delta"),
+        ({"epsilon": 3, "delta": 2}, "delta"),
         ({"epsilon": 1e-3, "delta": DELTA}, "the first server step exceeds it"),
-        ({"epsilon": 3, "delta": DELTA, "accuracy": 0.5}, "a run that ends by a metric depends on data"),
+        ({"epsilon": 3, "delta": DELTA, "accuracy": 0.5}, "a metric"),
     ):
         with pytest.raises(ValueError, match=message):
             simulation().run(until=until)
-    with pytest.raises(ValueError, match="replies with local steps that depend on the updates"):
-        clock = afl.clock.free_running(concurrency=4, durations=afl.clock.uniform(1, 3))
-        simulation(None, afl.server.asyncfeded(), clock).run(until={"epsilon": 3, "delta": DELTA})
+    with pytest.raises(ValueError, match="replies with local steps"):
+        simulation(None, afl.server.asyncfeded(), running(buffer=1)).run(until={"epsilon": 3, "delta": DELTA})

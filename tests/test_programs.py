@@ -8,19 +8,15 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.engine.problem import Speed
+from tests.problems import classifier, points
 
 pytestmark = pytest.mark.optimised
 
 
 @pytest.mark.parametrize("server", [afl.server.fedasync(), afl.server.asyncfeded()], ids=["planned", "replying"])
 def test_a_program_copies_no_ring_and_calls_no_host(server: afl.server.Server) -> None:
-    sim = afl.Simulation(
-        afl.data.synthetic(1.0, 1.0, clients=8, max_size=40),
-        afl.models.mlp(num_classes=10),
-        afl.Client(learning_rate=0.05, steps=2, batch_size=5),
-        server,
-        afl.clock.free_running(concurrency=5, durations=afl.clock.exponential(1.0)),
-    )
+    clock = afl.clock.free_running(concurrency=5, durations=afl.clock.exponential(1.0))
+    sim = classifier(data=points(8), model=afl.models.mlp(num_classes=10), server=server, clock=clock)
     execution = sim.execution(20, 20, Speed(), 0)
     text = execution.compiled.as_text()
     slots = execution.shapes.ring

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import re
 
 import h5py
 import numpy as np
@@ -15,6 +14,7 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl import results
+from tests.problems import classifier
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +27,7 @@ def grid(sim: afl.Simulation) -> xr.Dataset:
 
 @pytest.fixture(scope="module")
 def sim() -> afl.Simulation:
-    return afl.Simulation(
-        data=afl.data.synthetic(1.0, 1.0, clients=6, max_size=60),
-        model=afl.models.logistic(10),
-        client=afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=5),
-        server=afl.server.fedbuff(),
-        clock=afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 5)),
-    )
+    return classifier()
 
 
 @dataclasses.dataclass
@@ -52,15 +46,12 @@ def run(sim: afl.Simulation, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_axes_and_units_are_named(run: Run) -> None:
-    result = run.result
-    assert result.accuracy.dims == ("evaluation",)
-    assert result.staleness.dims == ("step", "arrival")
-    assert list(result.eval_step.values) == [0, 4, 8, 9]
-    np.testing.assert_array_equal(result.eval_time.values[1:], result.time.values[[3, 7, 8]])
-    np.testing.assert_array_equal(result.eval_updates.values, [0, 8, 16, 18])
-    np.testing.assert_array_equal(result.eval_local_steps.values, [0, 16, 32, 36])
-    for name, variable in result.variables.items():
+    assert run.result.accuracy.dims == ("evaluation",)
+    assert run.result.staleness.dims == ("step", "arrival")
+    for name, variable in run.result.variables.items():
         assert variable.attrs["units"] and variable.attrs["long_name"], name
+    observed = run.result.observe_norm
+    assert observed.dims == ("version",) and observed.size == 10 and (observed > 0).all()
 
 
 def test_every_option_of_the_run_is_in_its_attributes(run: Run) -> None:
@@ -68,11 +59,11 @@ def test_every_option_of_the_run_is_in_its_attributes(run: Run) -> None:
     assert again.attrs["seed"] == 5
     assert json.loads(again.attrs["server"])["learning_rate"] == 1.0
     clock = json.loads(again.attrs["clock"])
-    assert (clock["concurrency"], clock["buffer"], clock["dispatch"]) == (4, 2, "arrival")
-    assert clock["durations"] == {"name": "uniform", "low": 1, "high": 5, "per": "run"}
+    assert (clock["concurrency"], clock["buffer"], clock["dispatch"]) == (2, 1, "arrival")
+    assert clock["durations"] == {"name": "uniform", "low": 1, "high": 2, "per": "run"}
     client = json.loads(again.attrs["client"])
-    assert (client["steps"], client["batch_size"], client["learning_rate"]) == (2, 5, 0.01)
-    assert json.loads(again.attrs["data"])["clients"] == 6
+    assert (client["steps"], client["batch_size"], client["learning_rate"]) == (2, 8, 0.1)
+    assert json.loads(again.attrs["data"])["clients"] == 4
     assert again.equals(run.result)
 
 
@@ -91,13 +82,6 @@ def test_an_earlier_result_survives_a_save_that_fails(sim: afl.Simulation, tmp_p
     assert [file.name for file in tmp_path.iterdir()] == ["result.nc"]
 
 
-def test_observed_arrays_are_recorded_at_every_step(run: Run) -> None:
-    result = run.result
-    assert result.observe_norm.dims == ("version",) and result.sizes["version"] == 10
-    assert (result.observe_norm.values > 0).all()
-    assert result.observe_norm.attrs["units"] == "1" and "`norm`" in result.observe_norm.attrs["long_name"]
-
-
 def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
         results.load(tmp_path / "nothing.nc")
@@ -109,10 +93,8 @@ def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.slow
 def test_files_without_checksums_are_loaded(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
-    """Those of version 0.1, and those that xarray or h5py have written or changed since."""
+    """Which xarray or h5py have written or changed since."""
     path, copy = tmp_path / "result.nc", tmp_path / "copy.nc"
-    grid.to_netcdf(path, engine="h5netcdf")
-    assert afl.load(path).identical(grid)
     results.save(grid, path)
     with xr.open_dataset(path, engine="h5netcdf") as opened:
         changed = opened.assign(accuracy=opened.accuracy / 2).assign_attrs(note="halved").load()
@@ -139,22 +121,3 @@ def test_a_damaged_file_is_named(sim: afl.Simulation, tmp_path: pathlib.Path) ->
             damaged.write_bytes(content)
             with pytest.raises(ValueError, match=r"damaged\.nc is (not a result file.*it is )?damaged.*run again"):
                 afl.load(damaged)
-
-
-@pytest.mark.slow
-def test_no_byte_of_a_file_changes_silently(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "result.nc"
-    result = sim.run(2, save=path)
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    harmless = set()
-    for at in range(0, len(whole), 3):  # all of them are minutes
-        byte = whole[at]
-        value = rng.choice(list({0, 255 - byte, byte ^ 1 << int(rng.integers(8))} - {byte}))
-        path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
-        try:
-            assert afl.load(path).identical(result), f"byte {at} of {len(whole)} became {value}"
-            harmless.add(at)
-        except ValueError as error:
-            assert re.search(r"result\.nc is .*damaged.*run again", str(error), re.DOTALL), (at, value, error)
-    assert all(at >= whole.rindex(b'{"') for at in harmless)  # only letters of the names beside the checksums

@@ -13,6 +13,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.options import UserError
+from tests.problems import classifier, points
 
 STEPS, SEED = 8, 3
 HALF = STEPS // 2
@@ -32,8 +33,7 @@ CASES = {
 def simulation(name: str = "fedbuff") -> afl.Simulation:
     server, clock, steps = CASES[name]
     client = afl.Client(learning_rate=0.05, batch_size=5, **steps)
-    data = afl.data.synthetic(1.0, 1.0, clients=6, max_size=40, seed=1)
-    return afl.Simulation(data, afl.models.logistic(num_classes=10), client, server, clock)
+    return classifier(data=points(6), client=client, server=server, clock=clock)
 
 
 def close(found: Any, expected: Any) -> None:

@@ -56,14 +56,12 @@ def test_a_schedule_ends_at_the_limits_of_a_run(monkeypatch: pytest.MonkeyPatch)
     for until, steps in (({"time": float(whole.time[12]) + 1e-6}, 13), ({"updates": int(whole.mask[:14].sum())}, 14)):
         np.testing.assert_array_equal(sim.schedule(until=until).time, whole.time[:steps])
     assert sim.schedule(5, until={"time": 1e9}).server_steps == 5
-    with pytest.raises(ValueError, match=r"^schedule: until accuracy, loss is only known in training; .*run\(until="):
+    with pytest.raises(ValueError, match="until accuracy, loss"):
         sim.schedule(until={"time": 5.0, "accuracy": 0.5, "loss": 1.0})
-    with pytest.raises(ValueError, match=r"^schedule: until seconds is only known in training"):
-        sim.schedule(5, until={"seconds": 5.0})
-    with pytest.raises(TypeError, match="schedule needs server_steps, or limits"):
+    with pytest.raises(TypeError, match="server_steps"):
         sim.schedule()
     monkeypatch.setattr("jaxafl.callbacks.limits.UNBOUNDED", 40)
-    with pytest.raises(ValueError, match=r"schedule: no limit is reached in 40 server steps; .*server_steps"):
+    with pytest.raises(ValueError, match="no limit is reached"):
         sim.schedule(until={"time": 1e9})
 
 
@@ -78,34 +76,23 @@ def test_a_target_ends_a_run_without_server_steps_at_an_evaluation() -> None:
     assert "loss" in ended.attrs["stopped"]
 
 
-@pytest.mark.slow
-def test_a_run_with_a_limit_goes_on_in_its_folder(tmp_path: Any) -> None:
-    sim, options = fedbuff(), {"eval_every": 3, "folder": tmp_path, "checkpoint_every": 2, "observe": observe}
-    first = sim.run(until={"updates": 12}, **options)
-    again = sim.run(until={"updates": 12}, **options)
-    longer = sim.run(until={"updates": 20}, **options)
-    assert first.sizes["step"] == again.sizes["step"] == 6
-    assert longer.sizes["step"] == 10
-    np.testing.assert_array_equal(longer.observe_params, sim.run(10, eval_every=3, observe=observe).observe_params)
-
-
 @pytest.mark.parametrize(
-    ("steps", "until", "words"),
+    ("until", "words"),
     [
-        (None, None, "needs server_steps, or limits"),
-        (None, {}, "name -> limit"),
-        (None, 3600, "name -> limit"),
-        (None, {"time": 0}, "until, time"),
-        (None, {"updates": 1.5}, "until, updates"),
-        (None, {"updates": "7"}, "until, updates must be a number"),
-        (None, {"time": 1e-9}, "the first server step is at"),
-        (None, {"acuracy": 0.5}, "acuracy"),
-        (None, {"time": 5, "seconds": -1}, "must be > 0"),
+        (None, "server_steps"),
+        ({}, "name -> limit"),
+        (3600, "name -> limit"),
+        ({"time": 0}, "until, time"),
+        ({"updates": 1.5}, "until, updates"),
+        ({"updates": "7"}, "until, updates"),
+        ({"time": 1e-9}, "the first server step"),
+        ({"acuracy": 0.5}, "acuracy"),
+        ({"time": 5, "seconds": -1}, "seconds"),
     ],
 )
-def test_limits_that_cannot_be_are_said(steps: Any, until: Any, words: str) -> None:
+def test_limits_that_cannot_be_are_said(until: Any, words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
-        fedbuff().run(steps, until=until)
+        fedbuff().run(until=until)
 
 
 @pytest.mark.slow
@@ -126,10 +113,13 @@ def test_members_of_a_sweep_end_by_themselves() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", ["time", "updates"])
-def test_a_run_beside_its_clock_goes_on_under_a_later_limit(limit: str, tmp_path: Any) -> None:
-    sim, options = adaptive(), {"eval_every": 3, "observe": observe}
-    first, later = ({limit: value} for value in {"time": (11.0, 18.0), "updates": (8, 20)}[limit])
+@pytest.mark.parametrize(
+    ("make", "limit", "first", "later"),
+    [(fedbuff, "updates", 16, 26), (adaptive, "updates", 8, 20), (adaptive, "time", 11.0, 18.0)],
+)
+def test_a_run_goes_on_under_a_later_limit(make: Any, limit: str, first: Any, later: Any, tmp_path: Any) -> None:
+    sim, options = make(), {"eval_every": 3, "observe": observe}
+    first, later = {limit: first}, {limit: later}
     kept = {"folder": tmp_path, "checkpoint_every": 2}
     ended = sim.run(until=first, **options, **kept)
     again = sim.run(until=first, **options, **kept)
