@@ -21,7 +21,7 @@ from tests.oracle.clock import ServerStep, steps_of
 from tests.oracle.server import AFL
 from tests.oracle.simulate import simulate_afl
 from tests.problems import GD, START, descent, quadratic, simulate
-from tests.problems_protocols import assert_versions, durations, in_client_order, lookup, sets_without_repeats
+from tests.problems_protocols import assert_versions, durations, in_client_order, sets_without_repeats
 from tests.test_client import SIZES, cut, shuffle
 
 CLIENTS, ROUNDS, DRAWN, SEED = 6, 10, 3, 4

@@ -9,7 +9,6 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.options import UserError
 from tests.problems import START, classifier, descent, observe_w, quadratic
 from tests.variants import slow_but
 

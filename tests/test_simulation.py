@@ -16,7 +16,6 @@ from jaxafl.clock import constant, free_running, synchronous, trace, uniform
 from jaxafl.clock import schedule as compute_schedule
 from jaxafl.models import from_functions
 from jaxafl.results import load
-from tests.oracle import clock as oracle_clock
 from tests.oracle import server as oracle
 from tests.oracle.clock import answered
 from tests.problems import (

@@ -239,7 +239,6 @@ class rounding(upload.Upload):
         (lambda: upload.top_k(share=1.5), "share"),
         (lambda: upload.top_k(share="few"), "share"),
         (lambda: upload.random_k(share=[0.1, 0.2]), "share"),
-        (lambda: only_update(), "apply"),
         (lambda: upload.top_k(count=4), "count"),
         (lambda: upload.clip_by_global_norm(0.0), "max_norm"),
         (lambda: upload.chain(), "chain"),
