@@ -87,9 +87,10 @@ class Simulation(Stepwise, Summarised):
             value = getattr(self, name)
             if (value is None and name == "attack") or (hasattr(value, method) and not isinstance(value, type)):
                 continue
-            room = importlib.import_module(f"jaxafl.{'models' if name == 'model' else name}")
-            meant = "; call it" if isinstance(value, type) else did_you_mean(value, room.__all__)
-            raise TypeError(f"Simulation({name}=...) got {shown(value)}, no {name}; see {room.__name__}{meant}")
+            room = "models" if name == "model" else name
+            known = getattr(importlib.import_module("jaxafl"), room).__all__
+            meant = "; call it" if isinstance(value, type) else did_you_mean(value, known)
+            raise TypeError(f"Simulation({name}=...) got {shown(value)}, no {name}; see jaxafl.{room}{meant}")
         self.model.at(self.precision)  # raises for a precision that cannot work
 
     def summary(self) -> dict[str, Any]:

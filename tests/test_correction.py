@@ -155,7 +155,6 @@ def test_numbers_of_python_in_a_row_are_arrays() -> None:
         (correction.scaffold(), {"optimizer": optax.adam}, "optax.sgd"),
         (correction.scaffold(), {"optimizer": optax.sgd(0.1), "learning_rate": None}, "optax.sgd"),
         (correction.feddyn(0.0), {}, "alpha"),
-        ("scaffold", {}, "correction"),
         (shrinking(), {}, "shrinking"),
         (own("gradient"), {}, "`gradient` of the correction own"),
         (own("finish"), {}, "cannot unpack"),

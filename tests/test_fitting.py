@@ -138,12 +138,6 @@ def test_local_training_that_cannot_be_is_found_before_compilation(options: dict
         classifier(client=client).check()
 
 
-@pytest.mark.parametrize("observe", [lambda params: 1.0, lambda params: {"all": params}])
-def test_observe_is_traced_before_compilation(observe: Any) -> None:
-    with pytest.raises(TypeError, match="must return a dict"):
-        classifier().run(2, observe=observe)
-
-
 def test_a_schedule_longer_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxafl.clock.live.host_bytes", lambda: 2**33)
     with pytest.raises(MemoryError, match=r"2,000,000,000 server steps needs .* GiB, and there are 8 GiB"):

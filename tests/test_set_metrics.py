@@ -102,7 +102,6 @@ def test_members_of_a_sweep_have_the_metrics_of_single_runs(tmp_path: pathlib.Pa
         ({"f1": 3}, "metrics.'f1'"),
         ({"accuracy": right}, "accuracy"),
         ({"f1 score": right}, "f1_score"),
-        ({"client_f1": right}, "client_"),
         ({"cm": confusion_matrix}, "confusion"),
         ({"f1": Metric(right, "up")}, "higher"),  # type: ignore[arg-type]
     ],

@@ -14,9 +14,11 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.options import check_durations
 from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused
+from jaxafl.device import host_bytes
 from jaxafl.device.compilation import check_untraced
 from jaxafl.options import UserError, check_number, check_options, check_whole, shown
 
+_STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
 _FLOATS = ("arrived", "started", "work")
 _TOTALS = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
 
@@ -115,7 +117,17 @@ class Live:
                 gc.enable()
 
     def complete(self, count: int) -> Schedule:
-        """Returns a schedule of `count` server steps with the runs in flight after the last."""
+        """Returns a schedule of `count` server steps with the runs in flight after the last.
+
+        Raises:
+            MemoryError: the schedule does not fit into the memory of the host.
+        """
+        needed, available = count * (_STEP_BYTES + _RUN_BYTES * (self.fleet.size or 1)), host_bytes()
+        if available is not None and needed > available:
+            raise MemoryError(
+                f"a schedule of {count:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
+                f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
+            )
         found, end = self.advance(count), len(self.times)
         flying = [Dropped(run, FLYING, run.arrived) for run in self.fleet.flying()]
         table = _unused(flying, np.full(len(flying), end), self._paused)

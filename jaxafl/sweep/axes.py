@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
-from jaxafl.options import UserError, did_you_mean, is_static, options_of, shown, tables_of
+from jaxafl.options import UserError, did_you_mean, is_static, options_of, tables_of
 from jaxafl.simulation import Simulation
 
 PARTS = ("data", "model", "client", "server", "clock", "attack")
@@ -115,7 +115,7 @@ def replace_at(node: Any, path: str, value: Any, full_path: str | None = None) -
     fields = _options(node)
     if name not in fields:
         before = full_path.removesuffix(f".{path}")
-        listed = f"there are {', '.join(sorted(fields))}" if fields else f"{before} is {shown(node)}, which has none"
+        listed = f"there are {', '.join(sorted(fields))}" if fields else f"sweep over whole ones: {{{before!r}: [...]}}"
         raise ValueError(f"no option {name!r} in the path {full_path!r}; {listed}{did_you_mean(name, fields)}")
     new = replace_at(fields[name], rest, value, full_path) if rest else value
     for table in tables_of(node):

@@ -150,7 +150,7 @@ def test_other_versions_go_on_with_a_warning_that_is_kept(
         ({"checkpoint_every": "30 minutes"}, ValueError, r"such as \"30s\", \"5min\" or \"2h\", got '30 minutes'"),
         ({"checkpoint_every": "0s"}, ValueError, "got '0s'"),
         ({"keep": 0}, ValueError, "keep must be at least 1"),
-        ({"folder": 3}, TypeError, "named by its path"),
+        ({"folder": 3}, TypeError, "PathLike"),
         ({"folder": "file"}, FileExistsError, "the folder .* cannot be written"),
         ({"folder": "file/below"}, NotADirectoryError, "the folder .* cannot be written"),
     ],
