@@ -6,19 +6,19 @@ from signature, fields and docstring.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
 import inspect
 import os
+import re
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import docstring_parser
 import optax
 
 from jaxafl import client, clock, data, models, presets, server
@@ -29,6 +29,8 @@ from jaxafl.options.checks import MOST
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = "required"
+_SECTION = re.compile(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", re.MULTILINE)
+_DOCUMENTED = re.compile(r"^(\S[^:]*): (.*(?:\n .*)*)", re.MULTILINE)
 KINDS: dict[str, tuple[Any, tuple[type, ...]]] = {  # kind -> module, and classes of its objects
     "datasets": (data, (data.Dataset, data.FederatedData)),
     "partitions": (partition, (partition.Partition,)),
@@ -207,7 +209,6 @@ def _helps(call: Any) -> dict[str, str]:
     """Returns the `Args` of the docstring by name, including those of base classes."""
     found: dict[str, str] = {}
     for documented in reversed(call.__mro__) if isinstance(call, type) else [call]:
-        with contextlib.suppress(docstring_parser.ParseError):
-            parsed = docstring_parser.parse(documented.__doc__ or "", docstring_parser.DocstringStyle.GOOGLE)
-            found |= {one.arg_name: " ".join((one.description or "").split()) for one in parsed.params}
+        for section in re.findall(_SECTION, inspect.getdoc(documented) or ""):
+            found |= {name: " ".join(text.split()) for name, text in re.findall(_DOCUMENTED, textwrap.dedent(section))}
     return found

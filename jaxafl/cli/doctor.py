@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from packaging.requirements import Requirement
 from tyro.conf import Positional
 
 from jaxafl.cli.catalogue import offered
@@ -26,6 +25,7 @@ from jaxafl.readers.directory import data_directory
 from jaxafl.readers.download import PLACES, download
 from jaxafl.references import version
 
+_REQUIREMENT = re.compile(r"([\w.-]+)(?:\[([\w,-]+)\])?[^;]*(?:;.*\bextra == ['\"]([\w-]+)['\"])?")
 _SECONDS = 120  # a broken device may never answer
 _DEVICES = """import json, jax
 of = lambda one: f"{one.device_kind}, {(one.memory_stats() or {}).get('bytes_limit', 0) / 2**30:.1f} GiB"
@@ -89,7 +89,7 @@ def examination(data: bool = True, data_dir: pathlib.Path | None = None) -> dict
 
 def packages(name: str = "jaxafl") -> dict[str, str]:
     """Returns the versions of a package and of those that it requires, and the command that installs a missing one."""
-    known = {one.name: _version(one.name) or f"missing: pip install {one.name}" for one in _required(name)}
+    known = {one: _version(one) or f"missing: pip install {one}" for one, _ in _required(name)}
     return {name: version(), "python": platform.python_version()} | known
 
 
@@ -152,20 +152,20 @@ def _summary(name: str, read: Any, **options: Any) -> str:
     return ", ".join(f"{fact}: {of[fact]}" for fact in told if fact in of)
 
 
-def _required(name: str, extra: str = "") -> list[Requirement]:
-    """Returns the requirements of a package; with an extra, also those of the extra."""
-    every = map(Requirement, importlib.metadata.requires(name) or [])
-    return [one for one in every if one.marker is None or one.marker.evaluate({"extra": extra})]
+def _required(name: str, extra: str = "") -> list[tuple[str, list[str]]]:
+    """Returns the packages that a package, or one of its extras, requires, each with its own extras."""
+    lines = importlib.metadata.requires(name) or []
+    found = [match.groups(default="") for line in lines if (match := _REQUIREMENT.match(line))]
+    return [(package, inner.split(",")) for package, inner, of in found if of == extra]
 
 
 def _lacking(name: str, extra: str) -> Iterator[str]:
-    """Yields the packages of an extra that are missing or too old, including nested extras."""
-    for one in {*_required(name, extra)} - {*_required(name)}:
-        found = _version(one.name)
-        if found is None or not one.specifier.contains(found, prereleases=True):
-            yield one.name
+    """Yields the packages of an extra that are missing, including nested extras."""
+    for package, nested in _required(name, extra):
+        if _version(package) is None:
+            yield package
         else:
-            yield from (lack for inner in one.extras for lack in _lacking(one.name, inner))
+            yield from (lack for inner in filter(None, nested) for lack in _lacking(package, inner))
 
 
 def _version(name: str) -> str | None:

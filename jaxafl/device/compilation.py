@@ -24,10 +24,10 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 from jax.extend.core import jaxprs_in_params
 
@@ -49,7 +49,7 @@ _ONCE: dict[str, str | bool] = {"xla_backend_optimization_level": "0"}
 _DETERMINISTIC: dict[str, str | bool] = {"xla_gpu_exclude_nondeterministic_ops": True}
 # In jaxlib 0.11.1, a loop that XLA compiles as one function on a CPU copies the buffer for every small update
 # (jax issue 40101, fixed in 0.11.2). Without this pass XLA compiles no such loop.
-_UNSAFE = ("small-while-loop-hoisting",) if jaxlib.__version__ == "0.11.1" else ()
+_UNSAFE = ("small-while-loop-hoisting",) if version("jaxlib") == "0.11.1" else ()
 # Without this pass, only matrix products use several threads.
 _SERIAL = (*_UNSAFE, "cpu-parallel-task-assigner")
 # Floating-point operations of a program's largest product below which several threads cost more time than they save.
