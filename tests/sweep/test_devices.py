@@ -52,7 +52,7 @@ def test_threads_of_one_device_have_the_results_of_one_after_another(
         def begin(self, run: Any) -> None:
             ran_in.add(threading.get_ident())
 
-    for axes, wide in (({"seed": range(3)}, False), ({"client.learning_rate": np.linspace(0.1, 0.8, 8)}, True)):
+    for axes, wide in (({"seed": range(6)}, False), ({"client.learning_rate": np.linspace(0.1, 0.8, 8)}, True)):
         ran_in.clear()
         with jax.enable_x64(wide), jax.default_matmul_precision("highest"):
             found = afl.sweep(sim, axes, 2, callbacks=Where())
