@@ -97,7 +97,6 @@ class Fleet:
         self.taken: Sequence[LocalRun] = []  # its arrivals
         self.keeps = 0  # versions before the newest that later runs may start from
         self.shift: Any = None  # numbers of versions and runs that `warm_up` does not publish
-        self.interrupted = False
         # ---- starts
         self.refills = True  # every arrival makes a start due
         self.due: list[LocalRun | None] = []  # ended runs whose places are to be filled when time moves on
@@ -143,7 +142,6 @@ class Fleet:
                 self.start(client)
         self.start_due()
         while True:
-            self._check_running()
             while stopped and flight and flight[0].run_id in stopped:
                 stopped.discard(heappop(flight).run_id)
             first = flight[0].arrived if flight else NEVER
@@ -198,7 +196,6 @@ class Fleet:
             time: time of the step in simulated seconds; `None` is now.
             **columns: further values, one for the step or one per run, for `Schedule.columns`.
         """
-        self._check_running()
         if time is not None:
             if not time >= self.now:
                 self._fail(f"is at {time} s, and the time is {self.now} s", "times that do not fall")
@@ -474,10 +471,6 @@ class Fleet:
         if late or self.now == self.stepped:
             why = f"run {late.run} of client {late.client} never arrives" if late else "no time passes"
             self._fail(f"has not come after {self.since:,} arrivals, and {why}", "finite durations above 0")
-
-    def _check_running(self) -> None:
-        if self.interrupted:
-            raise KeyboardInterrupt(f"the clock {self.clock.name} was interrupted at server step {self.version}")
 
     def gone(self) -> None:
         """Raises `UserError`, as no client will ever arrive."""

@@ -135,10 +135,6 @@ class Live:
         unused = Unused(*map(np.concatenate, zip(found.unused, table, strict=True)))
         return dataclasses.replace(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))
 
-    def interrupt(self) -> None:
-        """Lets a clock that computes in another thread raise at its next event."""
-        self.fleet.interrupted = True
-
     def collect(self, steps: Sequence[ServerStep]) -> Schedule:
         """Returns the schedule of server steps that follow those collected before.
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -139,34 +137,6 @@ def test_a_clock_without_a_generator_is_shown_one() -> None:
 
     with pytest.raises(NotImplementedError, match=r"the clock earlier .* steps\(fleet\).*yield fleet\.step"):
         c.schedule(earlier(), CLIENTS, 1, 2)
-
-
-class endless(c.Clock):
-    """Never steps."""
-
-    durations = TIMES
-
-    def steps(self, fleet: Fleet) -> Any:
-        for _ in fleet.instants(lambda: fleet.now + 1.0):
-            pass
-        yield fleet.step([])
-
-
-def test_an_endless_loop_can_be_interrupted() -> None:
-    live, ended = Live(endless(), CLIENTS), []
-
-    def run() -> None:
-        try:
-            live.advance(1)
-        except KeyboardInterrupt as error:
-            ended.append(str(error))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    time.sleep(0.1)
-    live.interrupt()
-    thread.join(10)
-    assert ended == ["the clock endless was interrupted at server step 0"]
 
 
 class columns(half):
