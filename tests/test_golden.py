@@ -25,7 +25,9 @@ def test_every_server_has_a_case() -> None:
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in RECORDED])
 def test_a_run_gives_the_recorded_numbers(name: str) -> None:
     found = golden.numbers(cases()[name]())
-    np.testing.assert_allclose(found, RECORDED[name], rtol=1e-6, atol=1e-6 * max(map(abs, found[:4])))
+    # batch statistics of few samples amplify last digits, which options of XLA change
+    rtol = 1e-5 if name == "model, normalised" else 1e-6
+    np.testing.assert_allclose(found, RECORDED[name], rtol=rtol, atol=rtol * max(map(abs, found[:4])))
 
 
 @pytest.mark.slow

@@ -63,7 +63,7 @@ def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int, known: bool)
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
     with accelerator_paths() if known else contextlib.nullcontext():
         execution = Lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
-        assert (execution.program.loops.local_steps == sim.client.steps) is known
+        assert (execution.shapes.local_steps == sim.client.steps) is known
         ended = run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter())
     for seed, trained in zip(seeds, ended, strict=True):
         same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
@@ -74,14 +74,14 @@ def test_lockstep_of_rounds(sim: afl.Simulation) -> None:
     """As on an accelerator, where all loops but that over blocks of rows are of known length."""
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.uniform(1, 5))
     rounds, seeds = dataclasses.replace(sim, server=afl.server.fedavg(), clock=clock), [4, 5, 6]
-    schedules = [rounds.schedule(12, seed) for seed in seeds]
+    schedules = [rounds.schedule(10, seed) for seed in seeds]
     with accelerator_paths():
-        execution = Lockstep([rounds.problem(seed) for seed in seeds], schedules, 6, Speed(4))
-        loops = execution.program.loops
-        assert (loops.local_steps, loops.steps, loops.rows_per_check) == (rounds.client.steps, 1, 6)
-        ended = run_to_end(execution, 12, 6, Hook(), time.perf_counter())
+        execution = Lockstep([rounds.problem(seed) for seed in seeds], schedules, 5, Speed(4))
+        loops = execution.shapes
+        assert (loops.local_steps, loops.steps_per_row, loops.rows_per_check) == (rounds.client.steps, 1, 5)
+        ended = run_to_end(execution, 10, 5, Hook(), time.perf_counter())
     for seed, trained in zip(seeds, ended, strict=True):
-        same(rounds.result(trained, seed), rounds.run(12, eval_every=6, seed=seed))
+        same(rounds.result(trained, seed), rounds.run(10, eval_every=5, seed=seed))
 
 
 @pytest.mark.slow

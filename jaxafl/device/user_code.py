@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import random
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +40,14 @@ def traced_method(owner: str, method: str, advice: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_host_draws(owner: str, advice: str) -> Iterator[None]:
-    """Raises `UserError` if the block draws from a global generator, whose numbers would be constants of a program."""
+    """Raises `UserError` if the block draws from a global generator, whose numbers would be constants of a program.
+
+    Only the main thread is watched. The threads of a sweep run what it has checked, and beside them those of an
+    executor, such as Dask's, may draw for themselves.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = pickle.dumps((np.random.get_state(), random.getstate()))
     yield
     if pickle.dumps((np.random.get_state(), random.getstate())) != before:

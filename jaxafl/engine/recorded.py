@@ -22,7 +22,8 @@ _VARIABLES = """
     delta_norm computed_delta_norm server_rate executed_local_steps drift gradient_norm_squared asynchronous_error
     client_id clients started_at arrived_at step_arrivals step_staleness step_loss confusion label predicted test_set
     local_accuracy attacker eval_step eval_time eval_updates eval_local_steps eval_bytes client_name client_samples
-    client_accuracy_error seed simulation method sample member
+    client_accuracy_error seed simulation method sample member runs_started runs_refused runs_stopped runs_lost
+    runs_never_consumed starts_skipped failed_step failed_client stopped member_error server_steps_made
 """
 _TAKEN = frozenset(_VARIABLES.split())
 _SETS = ("average_", "client_", "final_", "personal_", "test_", "validation_")  # beginnings of evaluations of a metric
