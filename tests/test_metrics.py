@@ -96,8 +96,9 @@ def test_metrics_that_fall_are_followed_downwards(tmp_path: pathlib.Path) -> Non
     afl.save(result, tmp_path / "result.nc")
     assert afl.load(tmp_path / "result.nc")["distrust"].attrs["better"] == "lower"
     written = tmp_path / "report.html"
-    afl.plot.report({"short": sim.run(5, eval_every=5), "long": result}, path=written)  # best first
-    assert f"long {float(result.error[-1]):.4g}, short " in written.read_text()
+    longer = sim.run(20, eval_every=5)
+    afl.plot.report({"stopped": result, "longer": longer}, path=written)  # best first
+    assert f"longer {float(longer.error[-1]):.4g}, stopped " in written.read_text()
 
 
 def test_a_server_and_a_model_do_not_share_a_name() -> None:
