@@ -114,10 +114,11 @@ def test_files_without_checksums_are_loaded(grid: xr.Dataset, tmp_path: pathlib.
 def test_a_damaged_file_is_named(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
     sim.run(2, save=tmp_path / "result.nc")
     whole = (tmp_path / "result.nc").read_bytes()
+    unharmed = {whole, whole[: whole.rindex(b'{"": [')]}  # the second lacks the checksum only, as a copy by xarray does
     damaged = tmp_path / "damaged.nc"
     for start in range(0, len(whole), len(whole) // 50):
         zeroed = whole[:start] + bytes(len(whole[start : start + 300])) + whole[start + 300 :]
-        for content in {zeroed, whole[:start] + bytes(len(whole) - start), whole[:start]} - {whole}:
+        for content in {zeroed, whole[:start] + bytes(len(whole) - start), whole[:start]} - unharmed:
             damaged.write_bytes(content)
             with pytest.raises(ValueError, match=r"damaged\.nc is (not a result file.*it is )?damaged.*run again"):
                 afl.load(damaged)
