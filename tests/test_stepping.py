@@ -14,6 +14,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.options import UserError
 from tests.problems import classifier, points
+from tests.variants import slow_but
 
 STEPS, SEED = 8, 3
 HALF = STEPS // 2
@@ -40,7 +41,7 @@ def close(found: Any, expected: Any) -> None:
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected)
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "fadas", "fedavg", "mifa"])
+@pytest.mark.parametrize("name", slow_but(["fedbuff", "fadas", "fedavg", "mifa"], "fedbuff", "mifa"))
 def test_steps_are_those_of_run(name: str) -> None:
     sim = simulation(name)
     trained = sim.train(STEPS, seed=SEED)

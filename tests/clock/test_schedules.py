@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from tests.clock.schedules import CHANGES, COLUMNS, FILE, FREE, case, columns, digest, figures
+from tests.variants import slow_but
 
 RECORDED = json.loads(FILE.read_text())
+QUICK = [name for name in RECORDED if name.endswith(("0-0", "2-0", "4-0", "6-0", "8-0"))]
 
 
 @pytest.mark.optimised  # the last bits of durations are those of the compiler that users have
-@pytest.mark.parametrize("name", [n if n.endswith("-0") else pytest.param(n, marks=pytest.mark.slow) for n in RECORDED])
+@pytest.mark.parametrize("name", slow_but(RECORDED, *QUICK))
 def test_a_schedule_is_the_recorded_one(name: str) -> None:
     made, recorded = case(name), RECORDED[name]
     found = columns(made.schedule())

@@ -56,6 +56,7 @@ def losses_by_loops(params, batch):
     return -jnp.log(scores[jnp.arange(len(x)), batch.y] / scores.sum(1))
 
 
+@pytest.mark.slow
 def test_losses_and_all_gradients_are_those_of_the_formula():
     (model, params), batch = made(), batch_of()
     gradient, losses = gradient_and_losses(params, model, batch)
