@@ -209,6 +209,11 @@ class lost(attack.sign_flip):
         super().prepare(num_clients, num_classes, seed)
 
 
+class beyond(attack.Attack):
+    def label(self, y: Any) -> Any:
+        return y + 1
+
+
 class opposing(attack.Attack):
     """`ipm(1.0)`, without another word."""
 
@@ -259,6 +264,8 @@ def test_attacks_without_effect_and_diagnostics_that_they_break_are_refused() ->
         attacked(attack.alie(clients=0.5), clock=afl.clock.free_running(concurrency=2, durations=PLACES)).check()
     with pytest.raises(ValueError, match="no classes"):
         attack.label_flip(clients=0.5).check(2, None, 1)  # of a regression
+    with pytest.raises(ValueError, match=r"`label` of the attack beyond turns the labels 0 .. 1 into \[1, 2\]"):
+        beyond(clients=0.5).check(6, 2, 1)
     with pytest.raises(ValueError, match="an attack changes Δ"):
         attacked(attack.sign_flip(clients=0.5)).run(2, diagnostics="local_accuracy")
 

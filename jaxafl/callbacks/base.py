@@ -20,6 +20,7 @@ from jaxafl.models.metrics import Better, better_of, falls, meant
 from jaxafl.options import UserError, named
 from jaxafl.results.clients import worst_tenth
 
+_METHODS = ("check", "renew", "begin", "chunk", "end")
 PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
 _NAMED = 100  # parts with a curve each
 _LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
@@ -218,8 +219,12 @@ def required(module: str, extra: str, purpose: str) -> Any:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
-    """Returns one or several callbacks as a tuple."""
-    return tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
+    """Returns one or several callbacks as a tuple; raises `TypeError` for one without a method that a run calls."""
+    found = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
+    for one in found:
+        if isinstance(one, Callback) and all(getattr(type(one), name) is getattr(Callback, name) for name in _METHODS):
+            raise TypeError(f"the callback {type(one).__name__} has none of the methods {', '.join(_METHODS)}")
+    return found
 
 
 def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:

@@ -21,6 +21,7 @@ import jaxafl as afl
 from jaxafl.callbacks import Best, Callback, Chunk, Csv, Run, StopAfter, StopAt
 from jaxafl.callbacks.base import name_of
 from tests.callbacks.conftest import Boom, assert_same, simulation
+from tests.problems import classifier
 
 
 class Notes(Callback):
@@ -267,3 +268,12 @@ def test_the_progress_is_a_bar_in_a_notebook(notebook: list[Any]) -> None:
 def test_invalid_options_raise(made: Any, said: str) -> None:
     with pytest.raises((TypeError, ValueError, OSError), match=said):
         made()
+
+
+def test_a_callback_without_a_method_that_a_run_calls_is_refused() -> None:
+    class misspelled(afl.callbacks.Callback):
+        def chunck(self, chunk: Any) -> None:
+            return None
+
+    with pytest.raises(TypeError, match="misspelled has none of the methods check, renew, begin, chunk, end"):
+        classifier().run(2, callbacks=misspelled())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, ClassVar, NamedTuple
 
@@ -125,6 +126,15 @@ class Attack(Part):
                 f"{self.name}: the attackers see the honest arrivals of their server step, and the clock brings one "
                 "arrival per step; expected several. Give knowledge='delivered', or a clock with a buffer"
             )
+        if num_classes and type(self).label is not Attack.label:
+            labels = np.zeros(0)
+            with contextlib.suppress(TypeError, ValueError, IndexError):  # of labels of another form, such as tokens
+                labels = np.asarray(dataclasses.replace(self, classes=num_classes).label(jnp.arange(num_classes)))
+            if np.any((labels < 0) | (labels >= num_classes)):  # the loss would be NaN, but its gradient finite
+                raise UserError(
+                    f"`label` of the attack {self.name} turns the labels 0 .. {num_classes - 1} into "
+                    f"{labels.tolist()}; expected labels among them"
+                )
 
     def prepare(self, num_clients: int, num_classes: int | None, seed: int) -> Attack:
         """Returns the attack of a run, with a mask [N] of the attackers."""
