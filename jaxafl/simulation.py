@@ -16,7 +16,7 @@ import numpy as np
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import CallbackHook, Hook, ProgressHook, RunOptions, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, ProgressHook, RunOptions, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
@@ -162,7 +162,6 @@ class Simulation(Stepwise, Summarised):
         callbacks: Sequence[Callback] | Callback = (),
         folder: str | os.PathLike[str] | None = None,
         checkpoint_every: int | str = "30s",
-        keep: int = 2,
     ) -> xr.Dataset:
         """Simulates `server_steps` server steps, or fewer if a limit is reached before.
 
@@ -172,7 +171,7 @@ class Simulation(Stepwise, Summarised):
                 attribute `stopped`. Exact limits: `time`, simulated seconds, and `epsilon` with `delta` (the run ends
                 with the last server step within them); `updates` and `bytes` sent (with the step that reaches them).
                 Limits checked at evaluations: `seconds` of wall-clock time since compilation, and targets of metrics.
-            eval_every: server steps between evaluations on the test set; by default 20, or as before in a `folder`. The
+            eval_every: server steps between evaluations on the test set; by default 20. The
                 initial and the last model are always evaluated.
             seed: seed of the initial model, the schedule and the mini-batches.
             lanes: runs trained at once; `None` chooses. It changes speed, and results by float rounding at most.
@@ -190,17 +189,16 @@ class Simulation(Stepwise, Summarised):
                 e.g. `{"auc": roc}`, computed on the host. `{"confusion": models.confusion_matrix}` gives [C, C]. Where
                 another one raises or returns no number, it is NaN, with a warning.
             progress: True for a progress bar (in a log, a line every half minute), a name to show, or a `Reporter`.
-            save: path of a NetCDF file to write; checked before the run. A failed run does not replace a complete one
-                (`NAME.incomplete.nc`). If writing fails, the error's attribute `dataset` is the result.
+            save: path of a NetCDF file to write; checked before the run. If writing fails, the error's attribute
+                `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.
             devices: `"all"`, a number, or devices that share the run. The lanes and the per-client tables are sharded;
                 the samples are sharded only if a replica on each device would not fit.
             callbacks: receive every chunk of server steps, and can stop the run: see `jaxafl.callbacks`.
-            folder: folder in which the run is saved. The same call resumes it; `server_steps` can be larger, and
-                `until` another. Options, data and model must be the same. A shorter run is computed anew.
+            folder: folder in which the run is saved. The same call resumes it; when it has ended, `server_steps` can be
+                larger, and `until` another. Options, data and model must be the same.
             checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, lengthened
                 automatically so that saving blocks at most 2 % of the run and writing takes at most a fifth of it.
-            keep: number of checkpoints to keep.
 
         SIGTERM, SIGUSR1 and Ctrl-C end a run between two pieces of some seconds, after a save if it has a folder.
         `jaxafl.callbacks.Interrupted` (a `KeyboardInterrupt`) carries the partial result as `dataset`.
@@ -216,10 +214,10 @@ class Simulation(Stepwise, Summarised):
             OSError, MemoryError: `save` or `folder` cannot be written; the run does not fit.
         """
         options: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
-        path = results.check_result_path(save)
+        path = results.check_path(save, results.BEGINS)
         dataset = self._run(server_steps, lambda trained: self.result(trained, seed), options)
         if path is not None:
-            results.keep(dataset, path)
+            results.save(dataset, path)
         return dataset
 
     def train(self, server_steps: int | None = None, **options: Unpack[RunOptions]) -> Trained:
@@ -240,10 +238,9 @@ class Simulation(Stepwise, Summarised):
     def _execute(self, limited: Limited, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         begun, server_steps = time.perf_counter(), limited.server_steps
         callbacks, seed = check_callbacks(options.get("callbacks", ())), options.get("seed", 0)
-        folder, how = options.get("folder"), (options.get("checkpoint_every", "30s"), options.get("keep", 2))
-        keeper = None if folder is None else Checkpoint(folder, *how)
+        folder = options.get("folder")
+        keeper = None if folder is None else Checkpoint(folder, options.get("checkpoint_every", "30s"))
         asked = options.get("eval_every")
-        asked = keeper.eval_every if asked is None and keeper is not None else asked
         every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
         reporter = reporter_of(options.get("progress", False), f"{self.server.name} on {self.clock.name}", server_steps)
@@ -254,19 +251,13 @@ class Simulation(Stepwise, Summarised):
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
             current = identity(self.summary(), **recording.asked, **kept)
             keeper.accept(current, server_steps, options.get("until"))
-            if keeper.longer:  # its beginning is computed again, with the same bits, and the folder stays as it is
-                return self._execute(limited, finish, {**options, "folder": None, "eval_every": asked})
-            if keeper.ends_before:
-                before = dataclasses.replace(limited, server_steps=keeper.ends_before, why="")
-                self._execute(before, finish, {**options, "progress": False})
-                return self._execute(limited, finish, options)
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
         with Interrupts() as interrupts, reporter:
-            callback_hook = CallbackHook(callbacks, [self.as_run(seed, server_steps, recording)] if callbacks else [])
+            runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
+            hook = Hook(ProgressHook(reporter), callbacks, runs, keeper, interrupts)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
-            hook = Hook(ProgressHook(reporter), callback_hook, keeper, interrupts)
             (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish])
         return warned(result, stacklevel=6)
 

@@ -56,13 +56,11 @@ def test_the_end_of_a_line_gives_way_first():
 def test_a_log_gets_a_line_at_the_begin_at_intervals_and_at_the_end(capsys):
     with Lines(NAME, 400, every=0.05) as lines:
         first = capsys.readouterr()
-        assert first.err == f"jaxafl: {NAME}: 0/400 server steps, compiling, 0:00, --:-- left\n" and not first.out
-        time.sleep(0.2)
-        assert "compiling" in capsys.readouterr().err  # how long so ever
+        assert first.err == f"jaxafl: {NAME}: 0/400 server steps, compiling, --:-- left\n" and not first.out
         lines.update(100, 10.4, {"loss": 1.0, "accuracy": 0.5})
+        time.sleep(0.1)
         lines.piece(300, 12.6)
-        time.sleep(0.2)
-    line, *_, last = capsys.readouterr().err.splitlines()[-2:]
+    line, last = capsys.readouterr().err.splitlines()
     assert line == f"jaxafl: {NAME}: 300/400 server steps, 13 updates/s, accuracy 0.5, loss 1, 0:00 left"
     assert last.startswith(line) and re.search(r", after 0:0\d$", last)
 

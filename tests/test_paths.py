@@ -41,7 +41,7 @@ def test_files_of_a_result_may_lie_at_home(home: pathlib.Path) -> None:
 
 def test_data_and_what_watches_a_run_may_lie_at_home(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     callbacks = afl.callbacks
-    watching = callbacks.Csv("~/runs.csv"), callbacks.Best("~/best.safetensors"), callbacks.Live("~/live.png")
+    watching = callbacks.Csv("~/runs.csv"), callbacks.Best("~/best.safetensors")
     assert all(pathlib.Path(one.path).parent == home for one in watching)
     assert data_directory("~/data") == home / "data"
     monkeypatch.setenv("JAXAFL_DATA_DIR", "~/sets")

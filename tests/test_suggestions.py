@@ -56,6 +56,6 @@ def test_wrong_names_are_refused_with_the_right_one(wrong: Callable[[Any], Any],
 
 
 def test_the_command_line_offers_names_too(capsys: pytest.CaptureFixture[str], tmp_path: pathlib.Path) -> None:
-    for arguments, meant in ((["--clock.bufer", "3"], "--clock.buffer"), (["--stop-at", "acuracy=0.9"], "'accuracy'")):
+    for arguments, meant in ((["--clock.bufer", "3"], "--clock.buffer"), (["--until", "acuracy=0.9"], "'accuracy'")):
         assert main(["run", "--data", "synthetic", "--server", "fedbuff", *arguments]) == 2
         assert meant in capsys.readouterr().err

@@ -5,22 +5,20 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
-import os
 import pathlib
 import re
 import sys
 import types
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.models.metrics import Better, better_of, falls, meant
-from jaxafl.options import UserError, named
-from jaxafl.results.clients import worst_tenth
+from jaxafl.models.metrics import Better, falls, meant
+from jaxafl.options import UserError
 
-_METHODS = ("check", "renew", "begin", "chunk", "end")
+_METHODS = ("check", "begin", "chunk", "end")
 PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
 _NAMED = 100  # parts with a curve each
 _LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
@@ -76,10 +74,6 @@ class Chunk(NamedTuple):
     model: Callable[[], tuple[Any, Any]]
     parts: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})
 
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value:.6g}" for name, value in self.evaluation.items())
-        return f"Chunk(seed={self.run.seed}, server steps {self.start}..{self.stop}, time={self.time:.6g}, {shown})"
-
 
 class Callback:
     """Base class of callbacks, which the host calls between chunks of server steps.
@@ -96,16 +90,8 @@ class Callback:
 
     ends: Mapping[str, Any] | None = None
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "__init__" in vars(cls):
-            cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
-
     def check(self, run: Run) -> None:
         """Raises `ValueError` if the callback cannot work with this run. Called before compilation."""
-
-    def renew(self) -> None:
-        """Renames the files of earlier runs. Called before a new sweep, not before a resumed one."""
 
     def begin(self, run: Run) -> None:
         """Starts the callback. Called before the first chunk of this process."""
@@ -137,20 +123,12 @@ def error_of(result: Any) -> BaseException | None:
 def scalars_of(chunk: Chunk) -> dict[str, float]:
     """Returns the metrics of a chunk, and the staleness (mean, largest), norm and `local_accuracy` (means) of updates.
 
-    Metrics of clients are `client_accuracy/NAME` for each of at most 100 clients, `clients_median_accuracy`, and
-    `clients_worst_accuracy`, the mean of the worst 10 % (at least one client). Those of test sets are
-    `test_accuracy/NAME`.
+    Metrics of at most 100 clients are `client_accuracy/NAME`, and those of test sets `test_accuracy/NAME`.
     """
     found = dict(chunk.evaluation)
     for name, values in chunk.parts.items():
         if len(values) <= _NAMED:
             found |= {f"{name}/{part}": value for part, value in values.items()}
-        numbers = np.asarray([value for value in values.values() if np.isfinite(value)])
-        if "client_" in name and numbers.size:
-            found[name.replace("client_", "clients_median_")] = float(np.median(numbers))
-            if better := better_of(name, chunk.run.metrics):
-                sign = 1 if better == "higher" else -1
-                found[name.replace("client_", "clients_worst_")] = sign * float(worst_tenth(sign * numbers[None])[0])
     if chunk.records:
         arrived = chunk.records["arrived"]
         if arrived.any():
@@ -194,14 +172,16 @@ def checksum(value: Any) -> str:
     return f"{zlib.crc32(json.dumps(value, default=str).encode()):08x}"
 
 
-def set_aside(path: pathlib.Path) -> pathlib.Path | None:
-    """Renames an existing file, e.g. `log.csv` to the first free name of `log-1.csv`, `log-2.csv` ...; returns it."""
-    return path.rename(next(one for one in set_aside_as(path) if not one.exists())) if path.is_file() else None
+def file_of(path: pathlib.Path, run: Run) -> pathlib.Path:
+    """Returns the file of a run: the path, or `log-seed=0.csv` of a member of a sweep."""
+    return path.with_stem(f"{path.stem}-{name}") if (name := name_of(run)) else path
 
 
-def set_aside_as(path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yields the names to which `set_aside` may rename a file, in order."""
-    return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
+def set_aside(path: pathlib.Path) -> None:
+    """Renames an existing file, e.g. `log.csv` to the first free name of `log-1.csv`, `log-2.csv` ..."""
+    if path.is_file():
+        names = (path.with_stem(f"{path.stem}-{number}") for number in itertools.count(1))
+        path.rename(next(one for one in names if not one.exists()))
 
 
 def in_notebook() -> bool:
@@ -233,11 +213,3 @@ def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
         for one in callbacks:
             if hasattr(one, "check"):
                 one.check(run)
-
-
-def renew(callbacks: Sequence[Any], folder: str | os.PathLike[str] | None) -> None:
-    """Renames the files of earlier runs, unless a folder with files shows that the runs resume."""
-    resumes = folder is not None and (path := pathlib.Path(folder)).is_dir() and any(path.iterdir())
-    for one in () if resumes else callbacks:
-        if hasattr(one, "renew"):
-            one.renew()

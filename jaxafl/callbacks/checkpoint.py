@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from jaxafl.engine.loop import Progress, over
 from jaxafl.engine.plan import ORIGIN, Origin
 from jaxafl.engine.planned import Planned
 from jaxafl.engine.state import State
-from jaxafl.options import UserError, check_whole
+from jaxafl.options import UserError
 from jaxafl.references import version
 
 # Without a budget, saving a large state at short intervals takes more time than training.
@@ -37,31 +36,28 @@ class Checkpoint:
     """Saves runs in a folder at an interval of server steps or seconds, and restores them.
 
     A checkpoint is written to a temporary name and renamed, so that a complete one exists at any time. Reading it
-    compares the checksums of all arrays. A damaged checkpoint is skipped for the one before it. A thread writes a copy
+    compares the checksums of its file. A damaged checkpoint is skipped for the one before it. A thread writes a copy
     of the state while the runs continue. A full disk fails the save, not the run.
     """
 
-    def __init__(self, folder: Any, every: Any, keep: Any, places: Sequence[int] | None = None) -> None:
+    def __init__(self, folder: Any, every: Any, places: Sequence[int] | None = None) -> None:
         """
         Args:
             folder: the folder; created if it does not exist.
             every: server steps, or a text such as `"30s"`, between saves.
-            keep: number of checkpoints to keep.
             places: indices of the runs in a sweep. Others are also saved at their end, so that they can be extended.
         """
-        self.folder = check_folder("folder", folder)
+        self.folder = check_folder(folder)
         if (self.folder / "sweep.json").exists():
             raise UserError(f"{self.folder} is the folder of a sweep; name another one")
         self.steps, self.interval = interval_of(every)
-        self.keep = check_whole("run", "keep", keep)
         self.places = places
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN
-        self.last, self.failures = (time.monotonic(), -1), 0
-        self.longer = False  # True if the run in the folder is longer than the asked one
+        self.last = time.monotonic(), -1
         self.writing: Future[float] | None = None
         self.held = 0.0
-        self.saved, self.damaged = newest(self.folder)
+        self.saved = newest(self.folder)
         self.about = self.saved.about if self.saved else None
         self.changed = self.about["changed"] if self.about else ""
 
@@ -75,13 +71,8 @@ class Checkpoint:
 
     # ---- restoring
 
-    @property
-    def eval_every(self) -> int | None:
-        """Server steps between evaluations of the run in the folder; `None` if the folder is empty."""
-        return self.about["identity"]["run"]["eval_every"] if self.about else None
-
     def accept(self, identity: Mapping[str, Any], server_steps: int, until: Mapping[str, float] | None = None) -> None:
-        """Raises `ValueError` if the folder holds another run.
+        """Raises `ValueError` if the folder holds another or a longer run, or a shorter one that has not ended.
 
         Args:
             identity: fingerprint of the run. A difference in `versions` warns, any other raises.
@@ -92,15 +83,20 @@ class Checkpoint:
         self.server_steps, self.until = server_steps, dict(until or {})
         if (about := self.about) is None:
             return
-        known, done, planned = about["server_steps"], about["place"], about["kept"] is not None
+        known, planned = about["server_steps"], about["kept"] is not None
         if any(about["stops"]) and about["until"] != self.until and (not planned or known <= server_steps):
             about |= {"stops": [None] * len(about["stops"]), "over": False}
         changed = check_identity(self.folder, about["identity"], self.identity)
         self.changed = "; ".join(filter(None, (self.changed, changed)))
-        self.longer = not about["over"] and server_steps < known and (planned or server_steps < done)
-        if self.longer:
-            text = f"{self.folder} holds a run of {known} server steps ({done} are made), more than server_steps="
-            log_info(f"{text}{server_steps}; computed anew")
+        made = about["place"]
+        fits = server_steps == known or server_steps >= made
+        if planned and made < known:
+            fits = server_steps == known
+        if not about["over"] and not fits:
+            raise UserError(
+                f"{self.folder} holds {made} of {known} server steps, which do not go on as {server_steps}: end that "
+                "run before you extend it, or name another folder"
+            )
 
     @property
     def speed(self) -> tuple[int | None, int | None]:
@@ -112,14 +108,6 @@ class Checkpoint:
     def ends_at(self) -> int:
         """T, or the T of the run in the folder if it failed or was stopped."""
         return self.about["server_steps"] if self.about and self.about["over"] else self.server_steps
-
-    @property
-    def ends_before(self) -> int | None:
-        """The T of a shorter, unfinished run in the folder, which has to end before it is extended; else `None`."""
-        about = self.about
-        if about is None or about["over"] or about["kept"] is None or about["place"] >= about["server_steps"]:
-            return None
-        return about["server_steps"] if about["server_steps"] < self.server_steps else None
 
     def start(self) -> Origin:
         """Returns the origin of the run's plan."""
@@ -145,9 +133,9 @@ class Checkpoint:
                 "end it with that version, or name another folder"
             )
         if not longer:
-            execution.make_room(unflattened(execution.state, "state", arrays, about["arrays"], check=False))
+            execution.make_room(unflattened(execution.state, "state", arrays, check=False))
         state = execution.state
-        found = unflattened(state, "state", arrays, about["arrays"], check=not longer)
+        found = unflattened(state, "state", arrays, check=not longer)
         restored = self._extended(state, found, about) if longer else found
         execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), restored, state)
         forms = {"records": (piece := execution.empty_piece())._replace(taken=None), "pieces": piece}
@@ -159,7 +147,7 @@ class Checkpoint:
             {name: arrays[f"evaluations/{name}"][number] for name in names} for number in range(len(progress.eval_step))
         ]
         progress.records, progress.pieces = (
-            [unflattened(form, name, arrays, about["arrays"], check=False)] if name in about["parts"] else []
+            [unflattened(form, name, arrays, check=False)] if name in about["parts"] else []
             for name, form in forms.items()
         )
         every = self.identity["run"]["eval_every"]
@@ -246,10 +234,7 @@ class Checkpoint:
     def _write(self, parts: dict[str, Any], about: dict[str, Any]) -> float:
         """Writes a checkpoint, and returns the seconds it took."""
         begun = time.monotonic()
-        arrays, table = flattened(parts)
-        write(self.folder, self.keep, arrays, about | {"arrays": table})
-        while self.damaged:
-            shutil.rmtree(self.folder / str(self.damaged.pop()), ignore_errors=True)
+        write(self.folder, flattened(parts), about)
         return time.monotonic() - begun
 
     def finish(self) -> bool:
@@ -259,7 +244,6 @@ class Checkpoint:
         try:
             took = self.writing.result()
         except Exception as error:  # the file system, zipfile and NumPy raise many types
-            self.failures += 1
             why = f"{type(error).__name__}: {str(error)[:200]}"
             warnings.warn(
                 f"{self.folder}: not saved, while the run goes on; earlier checkpoints stay ({why})", stacklevel=2
@@ -267,18 +251,14 @@ class Checkpoint:
             return False
         finally:
             self.writing = None
-        needed = max(self.held / _BLOCKING_SHARE, took / _WRITING_SHARE)
-        if self.interval is not None and needed > self.interval:
-            costs = f"saving held the run up for {self.held:.1f} s and wrote for {took:.1f} s"
-            log_info(f"{costs}, so it is done every {needed:.0f} s, not {self.interval:.0f}")
-            self.interval = needed
+        if self.interval is not None:
+            self.interval = max(self.interval, self.held / _BLOCKING_SHARE, took / _WRITING_SHARE)
         return True
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Attributes of the result about checkpoints: `resumed` (changed versions) and `checkpoints_not_saved`."""
-        failures = {"checkpoints_not_saved": self.failures} if self.failures else {}
-        return ({"resumed": self.changed} if self.changed else {}) | failures
+        """The attribute `resumed` of the result, with changed versions."""
+        return {"resumed": self.changed} if self.changed else {}
 
 
 def _plan_digest(execution: Execution) -> Any:

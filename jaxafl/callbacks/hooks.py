@@ -15,7 +15,7 @@ import numpy as np
 from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.interrupts import Interrupts
-from jaxafl.callbacks.progress import Reporter
+from jaxafl.callbacks.progress import Reporter, Silent
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
 from jaxafl.engine.problem import Observe
@@ -37,7 +37,6 @@ class SharedOptions(TypedDict, total=False):
     metrics: Mapping[str, Any] | None
     progress: bool | str | Reporter
     checkpoint_every: int | str
-    keep: int
 
 
 class RunOptions(SharedOptions, total=False):
@@ -53,18 +52,14 @@ class RunOptions(SharedOptions, total=False):
 class ProgressHook:
     """Reports pieces and chunks to a reporter."""
 
-    def __init__(
-        self, reporter: Reporter, batches: dict[int, tuple[int, float]] | None = None, number: int = 0
-    ) -> None:
+    def __init__(self, reporter: Reporter, batches: dict[Any, tuple[int, int, float]] | None = None) -> None:
         """
         Args:
             reporter: the reporter, entered by the caller.
-            batches: number of an execution -> (server steps, updates per second), shared by all with this reporter.
-            number: number of this execution.
+            batches: hook of an execution -> (server steps, updates, beginning), shared by all with this reporter.
         """
         self.reporter = reporter
         self.batches = {} if batches is None else batches
-        self.number = number
 
     def begin(self, execution: Execution, progress: Progress) -> None:
         self.reported = self.ready = time.perf_counter()
@@ -83,39 +78,62 @@ class ProgressHook:
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
         """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
         self.reported = time.perf_counter()
-        self.batches[self.number] = done, (execution.updates(done) - self.before) / (self.reported - self.ready)
-        steps, rates = zip(*self.batches.copy().values(), strict=True)  # other threads change the dict during iteration
-        return sum(steps), sum(rates)
-
-    def over(self) -> None:
-        """Takes this execution out of the rate of all."""
-        if self.number in self.batches:
-            self.batches[self.number] = self.batches[self.number][0], 0.0
+        self.batches[self] = done, execution.updates(done) - self.before, self.ready
+        steps, updates, begun = zip(*self.batches.copy().values(), strict=True)  # other threads change the dict
+        return sum(steps), sum(updates) / (self.reported - min(begun))
 
 
-class CallbackHook:
-    """Calls the callbacks of all runs that have not stopped."""
+class Hook:
+    """What the engine's loop calls: progress, the callbacks of runs that have not stopped, checkpoint and signals.
 
-    def __init__(self, callbacks: Sequence[Callback] = (), runs: Sequence[Run] = (), several: bool = False) -> None:
+    Attributes:
+        seconds: the longest duration of a piece.
+        steps: server steps at whose multiples a piece ends; `None` for any.
+    """
+
+    def __init__(
+        self,
+        progress: ProgressHook | None = None,
+        callbacks: Sequence[Callback] = (),
+        runs: Sequence[Run] = (),
+        checkpoint: Checkpoint | None = None,
+        interrupts: Interrupts | None = None,
+    ) -> None:
         """
         Args:
-            callbacks: the callbacks.
-            runs: the runs of the execution.
-            several: if True, every run gets copies of the callbacks.
+            progress: the hook of the reporter.
+            callbacks: the callbacks; every member of a sweep gets copies.
+            runs: the runs of the execution, for the callbacks.
+            checkpoint: the checkpoint, if there is one.
+            interrupts: the recorded signals.
         """
+        self.progress = progress or ProgressHook(Silent())
+        self.checkpoint, self.interrupts = checkpoint, interrupts or Interrupts()
+        self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
+        self.steps = checkpoint.steps if checkpoint else None
         labels = getattr(callbacks, "labels", {})
+        self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
         self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
         check_watchers(callbacks, self.runs)
-        self.copies = [[copy.copy(one) if several else one for one in callbacks] for _ in runs]
 
     def begin(self, execution: Execution, progress: Progress) -> None:
+        if self.checkpoint:
+            self.checkpoint.begin(execution, progress)  # restores the runs
         self.begun = time.perf_counter()
         done = progress.eval_step[-1] if progress.eval_step else None
         for run, callbacks in zip(self.runs, self.copies, strict=True):
             for one in callbacks:
                 one.begin(run._replace(resumed=done))
+        self.progress.begin(execution, progress)
+
+    def piece(self, execution: Execution, progress: Progress) -> None:
+        self.progress.piece(execution, progress)
+        if self.checkpoint:
+            self.checkpoint.piece(execution, progress)
+        self._end_if_interrupted(execution, progress)
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
+        self.progress.chunk(execution, progress)
         reasons: list[str | None] = []
         start, stop = [0, *progress.eval_step][-2:]
         failures = execution.failures() if self.runs else []
@@ -140,55 +158,17 @@ class CallbackHook:
             reasons.append(next(filter(None, answers), None))
         return reasons
 
+    def settled(self, execution: Execution, progress: Progress) -> None:
+        if self.checkpoint:
+            self.checkpoint.settled(execution, progress)
+        self._end_if_interrupted(execution, progress)
+
     def end(self, results: Sequence[Any]) -> None:
         """Calls `end` of all callbacks with the result of their run, then raises their last error."""
         with contextlib.ExitStack() as stack:
             for callbacks, result in zip(self.copies, results, strict=False):
                 for one in callbacks:
                     stack.callback(one.end, result)
-
-
-class Hook:
-    """What the engine's loop calls: progress, callbacks, checkpoint and signals, in this order.
-
-    Attributes:
-        seconds: the longest duration of a piece.
-        steps: server steps at whose multiples a piece ends; `None` for any.
-    """
-
-    def __init__(
-        self,
-        progress: ProgressHook | None = None,
-        callbacks: CallbackHook | None = None,
-        checkpoint: Checkpoint | None = None,
-        interrupts: Interrupts | None = None,
-    ) -> None:
-        self.progress, self.callbacks, self.checkpoint = progress, callbacks or CallbackHook(), checkpoint
-        self.interrupts = interrupts or Interrupts()
-        self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
-        self.steps = checkpoint.steps if checkpoint else None
-
-    def begin(self, execution: Execution, progress: Progress) -> None:
-        hooks: tuple[Any, ...] = self.checkpoint, self.callbacks, self.progress  # the checkpoint restores the runs
-        for hook in filter(None, hooks):
-            hook.begin(execution, progress)
-
-    def piece(self, execution: Execution, progress: Progress) -> None:
-        if self.progress:
-            self.progress.piece(execution, progress)
-        if self.checkpoint:
-            self.checkpoint.piece(execution, progress)
-        self._end_if_interrupted(execution, progress)
-
-    def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
-        if self.progress:
-            self.progress.chunk(execution, progress)
-        return self.callbacks.chunk(execution, progress)
-
-    def settled(self, execution: Execution, progress: Progress) -> None:
-        if self.checkpoint:
-            self.checkpoint.settled(execution, progress)
-        self._end_if_interrupted(execution, progress)
 
     def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
         if self.interrupts.noticed:
@@ -227,15 +207,12 @@ def run_with_hooks(
             found = [make(trained) for make, trained in zip(finish, partial, strict=True)]
             _carry(error, found)
         with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
-            hook.callbacks.end(found)
+            hook.end(found)
         raise
-    finally:
-        if hook.progress:
-            hook.progress.over()
     notes = hook.checkpoint.notes if hook.checkpoint else {}
     found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
     try:
-        hook.callbacks.end(found)
+        hook.end(found)
     except Exception as error:
         _carry(error, found)
         raise

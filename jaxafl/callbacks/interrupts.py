@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 
 class Interrupted(KeyboardInterrupt):
-    """The exception of a run that a signal ended. Uncaught, it is shown as one line without a traceback.
+    """The exception of a run that a signal ended.
 
     Attributes:
         signal: number of the signal.
@@ -19,20 +18,6 @@ class Interrupted(KeyboardInterrupt):
 
     signal: int = signal.SIGINT
     dataset: Any = None
-
-    def _render_traceback_(self) -> list[str]:
-        """Returns what IPython and notebooks show if the exception is not caught."""
-        kept = "; sys.last_value.dataset has the result so far" if self.dataset is not None else ""
-        return [f"jaxafl: {self}{kept}"]
-
-
-def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints an uncaught exception: `Interrupted` in one line, since a traceback would hide where the run was saved."""
-    if isinstance(error, Interrupted):
-        (line,) = error._render_traceback_()
-        print(line if hasattr(sys, "ps1") else line.partition("; sys.last_value")[0], file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
 
 
 class Interrupts:
@@ -66,8 +51,6 @@ class Interrupts:
         if self.noticed:
             error = Interrupted(f"interrupted by {signal.Signals(self.noticed).name} {where}")
             error.signal = self.noticed
-            if sys.excepthook is sys.__excepthook__:  # others, such as those of debuggers, stay
-                sys.excepthook = _show
             raise error
 
     def _notice(self, number: int, frame: FrameType | None) -> None:

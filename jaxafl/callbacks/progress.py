@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -52,7 +50,7 @@ class _Shown(Reporter):
         self.name, self.total, self.done = name, server_steps, 0
         self.begun = self.last = time.monotonic()
         self.first: tuple[int, float] | None = None  # server steps and time of the first report
-        self.rate, self.metrics = "", dict[str, float]()
+        self.rate, self.metrics = "compiling", dict[str, float]()
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
         self.done, self.rate, self.last = done, f"{updates_per_second:,.0f} updates/s", time.monotonic()
@@ -79,18 +77,13 @@ class _Shown(Reporter):
         """The metrics, accuracy first."""
         return [f"{name} {value:.3g}" for name, value in self.metrics.items()]
 
-    @property
-    def pace(self) -> str:
-        """The update rate, or the time of compilation so far."""
-        return self.rate or f"compiling, {_clock(time.monotonic() - self.begun)}"
-
     def line(self) -> str:
         """Returns the progress as one line of any length."""
-        return f"{self.name}: {self.steps} server steps, {', '.join([self.pace, *self.measured, self.left])}"
+        return f"{self.name}: {self.steps} server steps, {', '.join([self.rate, *self.measured, self.left])}"
 
 
 class Bar(_Shown):
-    """A bar with server steps, time left, client updates per second and latest metrics, as one line of a terminal."""
+    """A line with a bar, server steps, time left, updates per second and metrics. In notebooks, it needs ipywidgets."""
 
     def __init__(self, name: str, server_steps: int | None, console: Console | None = None) -> None:
         from rich.console import Console
@@ -118,56 +111,32 @@ class Bar(_Shown):
     def _text(self) -> str:
         """Returns the progress, what matters most first, because a narrow terminal cuts the end."""
         first, others = self.measured[:1], self.measured[1:]
-        return "  ".join([self.steps, self.left, *first, self.pace, self.name, *others])
+        return "  ".join([self.steps, self.left, *first, self.rate, self.name, *others])
 
 
 class Lines(_Shown):
-    """Plain lines on standard error: at the start, every 30 s, and at the end."""
+    """Plain lines on standard error: at the start, at reports that are 30 s apart, and at the end."""
 
     def __init__(self, name: str, server_steps: int | None, every: float = EVERY) -> None:
         super().__init__(name, server_steps)
-        self._every = every
-        self._over = threading.Event()
+        self._every, self._written = every, self.begun
 
     def __enter__(self) -> Lines:
         self._write(self.line())
-        self._thread = threading.Thread(target=self._report, name="jaxafl progress", daemon=True)
-        self._thread.start()
         return self
 
     def __exit__(self, *args: Any) -> None:
-        self._over.set()
-        self._thread.join()
         self._write(f"{self.line()}, after {_clock(time.monotonic() - self.begun)}")
-
-    def _report(self) -> None:
-        while not self._over.wait(self._every):
-            self._write(self.line())
-
-    def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a closed log must not end the run
-            print(f"jaxafl: {text}", file=sys.stderr, flush=True)
-
-
-class Cell(_Shown):
-    """A bar below the cell of a notebook, saved as text with it."""
-
-    def __enter__(self) -> Cell:
-        from IPython.display import display
-
-        self.handle = display(self._drawn(), display_id=True)
-        return self
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
         super().update(done, updates_per_second, metrics)
-        self.handle.update(self._drawn())
+        if self.last - self._written >= self._every:
+            self._write(self.line())
 
-    def _drawn(self) -> Any:
-        from IPython.display import HTML
-
-        bar = "" if self.total is None else f'<progress value="{self.done}" max="{self.total}"></progress> '
-        text = ", ".join([self.left, self.pace, *self.measured]) if self.rate else "compiling"
-        return HTML(f"{html.escape(self.name)} {bar}{self.steps} {html.escape(text)}")
+    def _write(self, text: str) -> None:
+        self._written = time.monotonic()
+        with contextlib.suppress(OSError, ValueError):  # a closed log must not end the run
+            print(f"jaxafl: {text}", file=sys.stderr, flush=True)
 
 
 def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter:
@@ -184,7 +153,7 @@ def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | 
         return progress
     name = f"{progress}: {name}" if isinstance(progress, str) else name
     terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-    return (Cell if in_notebook() else Bar if terminal else Lines)(name, server_steps)
+    return (Bar if terminal or in_notebook() else Lines)(name, server_steps)
 
 
 def _clock(seconds: float) -> str:

@@ -57,16 +57,6 @@ class StopAt(Callback):
             check_target(self.owner, name, target)
         self.ends = self.targets = targets
 
-    @classmethod
-    def of_text(cls, text: str) -> StopAt:
-        """Returns the callback for a text such as `"0.9"` (an accuracy) or `"validation_loss=0.5"`."""
-        metric, _, target = text.rpartition("=")
-        try:
-            number = float(target)
-        except ValueError:
-            raise UserError(f"StopAt needs a number, or metric=number such as error=0.1; got {text!r}") from None
-        return cls(**{metric.strip() or "accuracy": number})
-
     def check(self, run: Run) -> None:
         for name in self.targets:
             check_metric(self.owner, run, name, self.others)

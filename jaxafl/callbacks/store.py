@@ -8,9 +8,9 @@ import pathlib
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -45,30 +45,25 @@ def numbers_in(folder: pathlib.Path) -> list[int]:
     return sorted(int(path.parent.name) for path in folder.glob(f"[0-9]*/{_FILE}") if path.parent.name.isdigit())
 
 
-def newest(folder: pathlib.Path) -> tuple[Saved | None, list[int]]:
-    """Returns the newest intact checkpoint, and the numbers of newer, damaged ones. Warns of each damaged one."""
-    damaged: list[int] = []
+def newest(folder: pathlib.Path) -> Saved | None:
+    """Returns the newest intact checkpoint. Warns of each newer one, which is damaged."""
     for number in reversed(numbers_in(folder)):
         try:
-            return _read(folder, number), damaged
-        except (MemoryError, ImportError, PermissionError):  # the checkpoint is intact, and must not be deleted
+            return _read(folder, number)
+        except (MemoryError, ImportError, PermissionError):  # the checkpoint is intact, and must not be passed over
             raise
         except Exception as error:  # zipfile, NumPy and JSON raise many kinds
-            damaged.append(number)
             why = f"{type(error).__name__}: {str(error)[:120]}"
             warnings.warn(f"checkpoint {number} in {folder} is damaged and passed over ({why})", stacklevel=2)
-    if damaged:
-        warnings.warn(f"no checkpoint in {folder} is whole: the run begins anew", stacklevel=2)
-    return None, damaged
+    return None
 
 
-def write(folder: pathlib.Path, keep: int, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-    """Writes a checkpoint, and deletes the oldest if there are more than `keep`."""
+def write(folder: pathlib.Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    """Writes a checkpoint, and deletes all earlier ones but the last."""
     before = numbers_in(folder)
     unfinished = folder / _UNFINISHED
-    text = json.dumps(about).encode()
-    content: dict[str, Any] = {_ABOUT: np.frombuffer(text, np.uint8), f"{_ABOUT}/sum": np.asarray(zlib.crc32(text))}
-    content |= {name: np.asarray(array, order="C").view(_plain(array.dtype)) for name, array in arrays.items()}
+    about = about | {"dtypes": {name: str(array.dtype) for name, array in arrays.items()}}  # NumPy lacks bfloat16
+    content: dict[str, Any] = {_ABOUT: np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays}
     shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
     try:
         unfinished.mkdir()
@@ -81,28 +76,15 @@ def write(folder: pathlib.Path, keep: int, arrays: dict[str, np.ndarray], about:
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    for old in before[: max(len(before) + 1 - keep, 0)]:
+    for old in before[:-1]:
         shutil.rmtree(folder / str(old), ignore_errors=True)
-
-
-def _plain(dtype: np.dtype[Any]) -> Any:
-    """Returns the type under which an array is stored: unsigned integers if NumPy lacks it, such as bfloat16."""
-    return dtype if dtype.isbuiltin == 1 else f"u{dtype.itemsize}"
 
 
 def _read(folder: pathlib.Path, number: int) -> Saved:
     with np.load(folder / str(number) / _FILE) as file:
-        arrays = dict(file)
-    text = arrays.pop(_ABOUT).tobytes()
-    if zlib.crc32(text) != int(arrays.pop(f"{_ABOUT}/sum")):
-        raise ValueError("its description has changed")
-    about = json.loads(text)
-    for name, (dtype, shape, known) in about["arrays"].items():
-        array = arrays[name].view(jnp.dtype(dtype))
-        if (list(array.shape), _sum(array)) != (shape, known):
-            raise ValueError(f"the array {name} has changed")
-        arrays[name] = array
-    return Saved(number, about, arrays)
+        arrays = dict(file)  # zipfile compares the checksum of each array
+    about = json.loads(arrays[_ABOUT].tobytes())
+    return Saved(number, about, {name: arrays[name].view(jnp.dtype(kind)) for name, kind in about["dtypes"].items()})
 
 
 def steps_made(folder: pathlib.Path) -> dict[int, int]:
@@ -115,7 +97,7 @@ def steps_made(folder: pathlib.Path) -> dict[int, int]:
     return dict.fromkeys(about["places"], about["made"])
 
 
-def check_folder(owner: str, folder: Any) -> pathlib.Path:
+def check_folder(folder: Any) -> pathlib.Path:
     """Returns the absolute path of a folder, which is created if it does not exist.
 
     Raises:
@@ -123,13 +105,8 @@ def check_folder(owner: str, folder: Any) -> pathlib.Path:
         TypeError: the argument is no path.
     """
     path = as_path(folder).absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".{os.getpid()}.part"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise type(error)(f"{owner}: the folder {path} cannot be written: {error.strerror}") from error
+    path.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()  # raises where nothing can be written
     return path
 
 
@@ -151,20 +128,16 @@ def log_info(text: str) -> None:
     print(f"jaxafl: {text}", file=sys.stderr)
 
 
-def _sum(array: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def flattened(parts: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Returns name -> array, and name -> (dtype, shape, CRC-32) of all arrays."""
+def flattened(parts: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the arrays of all parts by name."""
     arrays: dict[str, np.ndarray] = {}
     for part, tree in parts.items():
         leaves = tree.items() if part == "evaluations" else enumerate(jax.tree.leaves(tree))
         arrays |= {f"{part}/{name}": np.asarray(leaf) for name, leaf in leaves}
-    return arrays, {name: (str(array.dtype), list(array.shape), _sum(array)) for name, array in arrays.items()}
+    return arrays
 
 
-def unflattened(like: Any, part: str, arrays: Mapping[str, np.ndarray], table: Mapping[str, Any], check: bool) -> Any:
+def unflattened(like: Any, part: str, arrays: Mapping[str, np.ndarray], check: bool) -> Any:
     """Returns a part as a tree with the structure of `like`.
 
     Raises:
@@ -172,7 +145,7 @@ def unflattened(like: Any, part: str, arrays: Mapping[str, np.ndarray], table: M
     """
     leaves, structure = jax.tree.flatten(like)
     names = [f"{part}/{number}" for number in range(len(leaves))]
-    fits = {name for name in table if name.startswith(f"{part}/")} == set(names)
+    fits = {name for name in arrays if name.startswith(f"{part}/")} == set(names)
     found = [arrays[name] for name in names] if fits else leaves
     if not fits or (check and [(a.shape, a.dtype) for a in found] != [(b.shape, b.dtype) for b in leaves]):
         raise UserError(

@@ -115,7 +115,6 @@ class Shared:
         chunk: lanes that advance together, a divisor of lanes; changes speed, and results by float rounding at most
         devices: devices of this process that share the work, a number or all; on a CPU the cores
         metrics: functions of labels and outputs of a whole set, e.g. f1=my_metrics:macro_f1,auc=my_metrics:auc
-        stop_at: accuracy at which a run stops, or another metric and its target, e.g. validation_loss=0.5
         per_client: evaluate single clients too, on their test samples, or on what --validation holds out
         tensorboard: folder of event files for TensorBoard
         wandb: project of Weights & Biases to log to
@@ -134,7 +133,6 @@ class Shared:
     chunk: int | None = None
     devices: Literal["all"] | int | None = None
     metrics: Annotated[Any, written(_metrics, "NAME=MODULE:FUNCTION,...")] = None
-    stop_at: Annotated[Any, written(callbacks.StopAt.of_text, "NUMBER|METRIC=NUMBER")] = None
     per_client: bool = False
     tensorboard: Annotated[Any, written(callbacks.TensorBoard, "FOLDER")] = None
     wandb: Annotated[Any, written(callbacks.WandB, "PROJECT")] = None
@@ -146,7 +144,7 @@ class Shared:
     def settings(self) -> dict[str, Any]:
         """Returns the options of `Simulation.run`, `sweep`, `compare` and `tune` but the seeds and the axes."""
         same = ("until", "eval_every", "lanes", "chunk", "devices", "progress", "metrics", "folder", "checkpoint_every")
-        watching = [getattr(self, name, None) for name in ("csv", "tensorboard", "wandb", "mlflow", "stop_at")]
+        watching = [getattr(self, name, None) for name in ("csv", "tensorboard", "wandb", "mlflow")]
         given = {name: getattr(self, name) for name in same}
         given["callbacks"] = [one for one in watching if one is not None]
         given["diagnostics"] = ("per_client",) if self.per_client else ()

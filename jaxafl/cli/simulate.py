@@ -159,7 +159,7 @@ def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, A
 
         check_image_path(options.plot)
     if options.cache is not None:
-        keep_programs(check_folder("cache", options.cache))
+        keep_programs(check_folder(options.cache))
     found = options.settings()
     if options.folder is not None:
         known = Command(options.folder, command.__name__, arguments)
@@ -195,8 +195,7 @@ def _report(line: Line, execute: Callable[[], Any]) -> int:
         warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
         result = execute()
     show_result(result)
-    saved = result.encoding.get("source", output)
-    print(f"wrote {saved}" if output else "the result is not saved; --output result.nc would")
+    print(f"wrote {output}" if output else "the result is not saved; --output result.nc would")
     if image:
         from jaxafl.plot import accuracy_vs_time
 
@@ -213,7 +212,7 @@ class Command(Callback):
 
     def __init__(self, folder: pathlib.Path, command: str, arguments: Sequence[str]) -> None:
         self.text = json.dumps({"command": command, "arguments": list(arguments), "directory": os.getcwd()})
-        self.file = check_folder("--folder", folder) / COMMAND
+        self.file = check_folder(folder) / COMMAND
         if not self.file.exists() or all(one.name == COMMAND for one in self.file.parent.iterdir()):
             self.begin()
 

@@ -34,9 +34,7 @@ def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path
     assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))
     assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))  # nothing is left to do
     assert "jaxafl: nothing left to do after 20 " in capsys.readouterr().err
-    with pytest.raises(RuntimeError):
-        sim.run(30, callbacks=Boom(24), **how)
-    assert_same(sim.run(41, **how), sim.run(41, eval_every=EVERY))  # by way of 30, under which it was ended
+    assert_same(sim.run(41, **how), sim.run(41, eval_every=EVERY))
 
 
 class unpromised(afl.clock.free_running):
@@ -63,13 +61,14 @@ def test_a_run_beside_its_clock_goes_on_with_the_places_that_it_needed(tmp_path:
 
 
 @slow
-def test_a_shorter_run_is_computed_anew(tmp_path: pathlib.Path, capsys: Any) -> None:
-    sim = simulation()
-    sim.run(17, folder=tmp_path, eval_every=EVERY)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert_same(sim.run(12, folder=tmp_path), sim.run(12, eval_every=EVERY))
-    assert "more than server_steps=12; computed anew" in capsys.readouterr().err
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+def test_runs_that_do_not_go_on_need_another_folder(tmp_path: pathlib.Path) -> None:
+    simulation().run(17, folder=tmp_path, eval_every=EVERY)
+    with pytest.raises(ValueError, match="holds 17 of 17 server steps, which do not go on as 12"):
+        simulation().run(12, folder=tmp_path, eval_every=EVERY)
+    with pytest.raises(RuntimeError):
+        simulation().run(30, callbacks=Boom(24), folder=tmp_path, checkpoint_every=3, eval_every=EVERY)
+    with pytest.raises(ValueError, match="of 30 server steps, which do not go on as 41: end that run before"):
+        simulation().run(41, folder=tmp_path, eval_every=EVERY)
 
 
 @slow
@@ -149,10 +148,9 @@ def test_other_versions_go_on_with_a_warning_that_is_kept(
         ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be at least 1, got 0"),
         ({"checkpoint_every": "30 minutes"}, ValueError, r"such as \"30s\", \"5min\" or \"2h\", got '30 minutes'"),
         ({"checkpoint_every": "0s"}, ValueError, "got '0s'"),
-        ({"keep": 0}, ValueError, "keep must be at least 1"),
         ({"folder": 3}, TypeError, "PathLike"),
-        ({"folder": "file"}, FileExistsError, "the folder .* cannot be written"),
-        ({"folder": "file/below"}, NotADirectoryError, "the folder .* cannot be written"),
+        ({"folder": "file"}, FileExistsError, "file"),
+        ({"folder": "file/below"}, NotADirectoryError, "below"),
     ],
 )
 def test_bad_input_is_named_before_anything_is_compiled(
@@ -194,10 +192,10 @@ def test_a_damaged_checkpoint_is_passed_over(
         for at in range(len(content) * place // 6, len(content), max(1, len(content) // 3)):
             content[at] ^= 0x10
         file.write_bytes(content)
-    whole = store.newest(folder)[0]
+    whole = store.newest(folder)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        found = store.newest(tmp_path / "run")[0]
+        found = store.newest(tmp_path / "run")
     assert found is not None and whole is not None
     if found.number == 0:
         assert any("checkpoint 1" in str(one.message) and "damaged" in str(one.message) for one in said)
@@ -209,14 +207,14 @@ def test_a_damaged_checkpoint_is_passed_over(
 
 def test_what_a_killed_process_has_left_is_no_checkpoint(tmp_path: pathlib.Path) -> None:
     """Half of a save, and half of a checkpoint that was being deleted."""
-    arrays, table = store.flattened({"state": [np.arange(3)]})
-    store.write(tmp_path, 2, arrays, {"arrays": table})
+    arrays = store.flattened({"state": [np.arange(3)]})
+    store.write(tmp_path, arrays, {})
     for name in (".part", "1"):
         (tmp_path / name).mkdir()
     (tmp_path / ".part" / "checkpoint.npz").write_bytes(b"half")
-    assert store.newest(tmp_path)[0].number == 0 and store.newest(tmp_path)[1] == []
-    store.write(tmp_path, 2, arrays, {"arrays": table})
-    assert store.newest(tmp_path)[0].number == 2 and not (tmp_path / ".part").exists()
+    assert store.newest(tmp_path).number == 0
+    store.write(tmp_path, arrays, {})
+    assert store.newest(tmp_path).number == 2 and not (tmp_path / ".part").exists()
 
 
 @pytest.mark.slow
@@ -225,7 +223,7 @@ def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
 ) -> None:
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 5, "eval_every": 5}
     sim.run(10, **how)
-    before = store.newest(tmp_path)[0]
+    before = store.newest(tmp_path)
 
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -234,7 +232,7 @@ def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
     with pytest.warns(UserWarning, match="not saved, while the run goes on.*No space left"):
         found = sim.run(20, **how)
     assert_same(found, sim.run(20, eval_every=5))
-    after = store.newest(tmp_path)[0]
+    after = store.newest(tmp_path)
     assert before is not None and after is not None and after.about == before.about
 
 
