@@ -1,4 +1,4 @@
-"""A run that diverged is marked wherever it is shown, and a file has the ending of its format."""
+"""A run that diverged is marked wherever it is shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import warnings
 
 import matplotlib
 import pytest
-import xarray as xr
 
 import jaxafl as afl
 from jaxafl.results.failures import FailedRun
@@ -20,15 +19,6 @@ def simulation(rate: float = 0.1) -> afl.Simulation:
     clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
     client = afl.Client(learning_rate=rate, steps=2, batch_size=None)
     return afl.Simulation(problem.data, problem.model, client, afl.server.fedbuff(), clock)
-
-
-@pytest.mark.parametrize("name", ["r.csv", "r.npz", "r.PNG", "r.zarr"])
-def test_a_result_is_not_written_under_the_name_of_another_format(name: str, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ValueError, match=r"ends in \.\w+"):
-        simulation().run(4, save=tmp_path / name)
-    with pytest.raises(ValueError, match=r"ends in \.\w+"):
-        afl.save(xr.Dataset(), tmp_path / name)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_failed_is_marked(tmp_path: pathlib.Path) -> None:

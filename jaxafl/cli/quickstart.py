@@ -78,7 +78,7 @@ def quickstart(
     if budget < 1 or budget % (_STEPS * _CLIENTS):
         raise UserError(f"quickstart: budget is {budget}; expected a positive multiple of {_STEPS * _CLIENTS}")
     file, image = output_dir / "quickstart.nc", output_dir / "quickstart.png"
-    results.check_result_path(file)
+    results.check_path(file, results.BEGINS)
     dataset = data.femnist(_CLIENTS)
     found = {name: _run(one, budget, seed, progress) for name, one in _methods(dataset).items()}
     together = joined(found)

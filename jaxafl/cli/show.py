@@ -25,7 +25,7 @@ from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, value
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
-from jaxafl.sweep.folder import check_no_member, is_sweep
+from jaxafl.sweep.folder import is_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
@@ -108,12 +108,13 @@ def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None)
         if compared and output is not None:
             raise UserError(f"--output takes a sweep, and {folder} holds one per method: gather the folders in it")
         found = gathered(folder)[0] if compared else {"": gather_sweep(folder)}
-        check_no_member(folder, results.check_result_path(output))
+        results.check_path(output, results.BEGINS)
     for name, one in found.items():
         print(f"{name}: " if name else "", end="")
         show_progress(one)
     if output is not None:
-        print(f"wrote {results.keep(found[''].load(), output)}")
+        results.save(found[""], output)
+        print(f"wrote {output}")
     return 0
 
 

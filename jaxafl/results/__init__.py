@@ -2,8 +2,7 @@
 
 from jaxafl.results.arrivals import MISSING
 from jaxafl.results.dataset import flat, of_run, options_of_parts, plain
-from jaxafl.results.failures import keep
-from jaxafl.results.files import BEGINS, check_path, check_result_path, load, save
+from jaxafl.results.files import BEGINS, check_path, load, save
 from jaxafl.results.frames import tidy
 from jaxafl.results.points import at
 
@@ -12,9 +11,7 @@ __all__ = [
     "MISSING",
     "at",
     "check_path",
-    "check_result_path",
     "flat",
-    "keep",
     "load",
     "of_run",
     "options_of_parts",

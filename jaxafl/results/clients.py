@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,15 +72,3 @@ def standard_interval(share: np.ndarray, samples: np.ndarray) -> tuple[np.ndarra
     half = np.sqrt(share * (1 - share) / n + 1 / (4 * n**2))
     centre = share + 1 / (2 * n)
     return (centre - half) / (1 + 1 / n), (centre + half) / (1 + 1 / n)
-
-
-def with_names(members: Sequence[xr.Dataset]) -> list[xr.Dataset]:
-    """Returns results that can be concatenated: if some have names of clients, the others get empty names."""
-    if not any(NAMES in member.coords for member in members):
-        return list(members)
-    return [
-        member
-        if NAMES in member.coords or "population" not in member.dims
-        else member.assign_coords({NAMES: ("population", np.full(member.sizes["population"], ""))})
-        for member in members
-    ]

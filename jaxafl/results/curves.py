@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
 _PLACES = ("last", "last5", "best")
-_CARRY = "carry_on"
 
 
 class Axis(NamedTuple):
@@ -140,21 +139,12 @@ def check_at(at: Any) -> None:
     """Raises `ValueError` unless `at` is a place or point that `value` accepts."""
     if isinstance(at, str) and at in _PLACES:
         return
-    point = {axis: number for axis, number in at.items() if axis != _CARRY} if isinstance(at, Mapping) else {}
-    if len(point) != 1 or not set(point) <= set(AXES) or at.get(_CARRY, False) not in (True, False):
-        close = did_you_mean(next(iter(point), "") if point else at, AXES if point else _PLACES)
+    if not isinstance(at, Mapping) or len(at) != 1 or not set(at) <= set(AXES):
         raise UserError(
             f"at must be one of {', '.join(map(repr, _PLACES))}, or a point {{axis: number}} of one of the axes "
-            f"{', '.join(AXES)}; got {shown(at)}{close}"
+            f"{', '.join(AXES)}; got {shown(at)}{did_you_mean(at, _PLACES)}"
         )
-    check_number("at", *point, *point.values(), least=0)
-
-
-def point_of(at: Mapping[str, Any]) -> tuple[str, float, bool]:
-    """Returns the axis and the number of a point, and True if runs that end before it keep their last values."""
-    check_at(at)
-    axis = next(axis for axis in at if axis != _CARRY)
-    return axis, float(at[axis]), bool(at.get(_CARRY, False))
+    check_number("at", *at, *at.values(), least=0)
 
 
 def known_until(result: xr.Dataset, end: Any) -> Any:
@@ -189,23 +179,19 @@ def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") ->
         run: a run, without the dimensions of a sweep.
         metric: a metric, such as `"accuracy"`.
         at: the `"last"` evaluation; `"last5"`, the mean of the last five; the `"best"`; or a point of an axis,
-            `{"time": 100.0}`, which takes the last evaluation at or before it. With `"carry_on": True` a run that ends
-            before the point has the value of its last evaluation.
+            `{"time": 100.0}`, which takes the last evaluation at or before it.
 
     Raises:
         ValueError: the run ends before that point.
     """
-    axis, point, carry_on = ("time", 0.0, False) if isinstance(at, str) else point_of(at)
+    axis, point = ("time", 0.0) if isinstance(at, str) else next(iter(at.items()))
     found = curve(run, AXES[axis].variable, metric, finite=at == "best")  # a perplexity that overflows counts
     if has_failed(run) or not found.values.size:
         return np.nan
     if isinstance(at, Mapping):
         end = known_until(run, found.at[-1]) if axis == "time" else found.at[-1]
-        if point > end and not carry_on:
-            raise UserError(
-                f"a run ends at {axis}={found.at[-1]:g}, before {point:g}; make it longer, ask for less, or take its "
-                f"last evaluation: at={{{axis!r}: {point:g}, 'carry_on': True}}"
-            )
+        if point > end:
+            raise UserError(f"a run ends at {axis}={found.at[-1]:g}, before {point:g}; make it longer, or ask for less")
         return float(found.before(np.asarray([min(point, found.at[-1])]))[0])
     if at == "best":
         return float(found.values.min() if falls(run, metric, 'at="best"') else found.values.max())

@@ -19,47 +19,16 @@ from jaxafl.readers.replacing import replacing, temporary_path
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-_OTHER_FORMATS = (
-    ". For a table of the evaluations take callbacks=[jaxafl.callbacks.Csv('r.csv')], or result[['accuracy', "
-    "'loss']].to_dataframe() and what pandas writes"
-)
-_NETCDF = (".nc", ".nc4", ".cdf", ".netcdf", ".h5", ".hdf5")
 BEGINS = b"\x89HDF"
 """The first bytes of a result's file."""
 
 
-def check_result_path(path: str | os.PathLike[str] | None) -> pathlib.Path | None:
-    """Checks the path of a NetCDF file to be written, with `check_path`.
-
-    Raises:
-        ValueError: the name has the ending of another format.
-    """
-    if path is not None:
-        check_ending(path, _NETCDF, "a result is written as NetCDF", _OTHER_FORMATS)
-    return check_path(path, BEGINS)
-
-
-def check_ending(path: str | os.PathLike[str], endings: tuple[str, ...], what: str, advice: str = "") -> None:
-    """Raises `ValueError` if the name of a file has the ending of another format. Numbers are not endings.
-
-    Args:
-        path: the file.
-        endings: the endings of the format, the usual one first.
-        what: the written thing and its format, for the message.
-        advice: advice about other formats, for the message.
-    """
-    ending = pathlib.Path(path).suffix.lower()
-    if ending[1:2].isalpha() and ending not in endings:
-        name = pathlib.Path(path).with_suffix(endings[0]).name
-        raise UserError(f"the path {os.fspath(path)} ends in {ending}, but {what}: call it {name}{advice}")
-
-
 def check_path(path: str | os.PathLike[str] | None, begins: bytes = b"") -> pathlib.Path | None:
-    """Checks that a result can be written to a path, and returns the path.
+    """Checks that a file can be written to a path, and returns the path.
 
     Args:
         path: the path; `None` writes nothing.
-        begins: the first bytes of a result. An existing file that begins otherwise is not replaced.
+        begins: the first bytes of the format. An existing file that begins otherwise is not replaced.
 
     Raises:
         FileNotFoundError: the directory does not exist.
@@ -90,10 +59,10 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
     """Writes a result as NetCDF-4 with a checksum. An existing file is replaced atomically or stays unchanged.
 
     Raises:
-        TypeError, ValueError: this is not a path, or it has the ending of another format.
+        TypeError: this is not a path.
         OSError: the file could not be written. The error holds the result as its attribute `dataset`.
     """
-    check_ending(as_path(path), _NETCDF, "a result is written as NetCDF", _OTHER_FORMATS)
+    path = as_path(path)
     try:
         content = io.BytesIO()  # HDF5 aborts the process if it writes to a full disk itself
         with _no_dask_lock():
@@ -106,7 +75,6 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
         why = f"the result could not be saved to {path}, where nothing has changed ({type(error).__name__}: {error})"
         failure = OSError(why)
         failure.dataset = dataset  # type: ignore[attr-defined]
-        failure.add_note("the result is kept, as the attribute `dataset` of this error: afl.save(error.dataset, path)")
         raise failure from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,7 +44,7 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
 
     Every table has a column for the seed (not of runs joined by `xr.concat`) and for each swept axis. Tables of several
     results have a column `method` too.
-    Metrics of several test sets are columns `test_accuracy/NAME`. The padding of shorter runs of a sweep has no rows.
+    The padding of shorter runs of a sweep has no rows.
 
     Args:
         results: a result of `run` or `sweep`, results by name, or a `Comparison`.
@@ -66,6 +66,8 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
         (12, 2)
     """
     check_choice("tidy", "table", table, tuple(TABLES))
+    import xarray as xr
+
     from jaxafl.results.members import by_name
 
     tables = {name: _columns(one, table) for name, one in by_name(results, "", "tidy").items()}
@@ -74,12 +76,6 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     for column in dict.fromkeys(name for one in tables.values() for name in one):
         parts = [one.get(column, np.full(rows[name], np.nan)) for name, one in tables.items()]
         columns[column] = np.concatenate(parts)
-    return _framed(columns)
-
-
-def _framed(columns: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    import xarray as xr
-
     return xr.Dataset({name: ("row", values) for name, values in columns.items()}).to_dataframe().reset_index(drop=True)
 
 
@@ -96,12 +92,12 @@ def _columns(result: xr.Dataset, table: str) -> dict[str, np.ndarray]:
         values = _column(result.variables[key], sizes)
         present = values >= 0 if table == "arrivals" else values == values  # not NaN, as padding is
     columns = {dim: _column(result[dim].variable, sizes)[present] for dim in sizes if dim not in result.coords}
-    for name, variable in _by_set(result):
+    for name, variable in result.variables.items():
         along = set(variable.dims)
         of_row = along <= set(sizes) and set(dims) <= along
         of_run = name in result.coords and along <= set(swept)
         if of_row or of_run or name in dims or name in shorter:
-            columns[name] = _column(variable, sizes)[present]
+            columns[str(name)] = _column(variable, sizes)[present]
     joined = set(swept) - set(json.loads(result.attrs.get("sweep", "{}")))  # `xr.concat` keeps the first's seed
     if "seed" not in columns and "seed" in result.attrs and not joined:
         columns["seed"] = np.full(present.sum(), result.attrs["seed"])
@@ -110,16 +106,6 @@ def _columns(result: xr.Dataset, table: str) -> dict[str, np.ndarray]:
     first = [name for name in columns if name in swept or name == "seed"]
     first += [name for name in (*dims, NAMES) if name in columns]
     return {name: columns[name] for name in dict.fromkeys([*first, *columns])}
-
-
-def _by_set(result: xr.Dataset) -> Iterator[tuple[str, xr.Variable]]:
-    """Yields all variables by name, and those of several test sets as one for each, `test_accuracy/NAME`."""
-    for name, variable in result.variables.items():
-        if "test_set" in variable.dims and name != "test_set":
-            for place, one in enumerate(result["test_set"].values):
-                yield f"{name}/{one}", variable.isel(test_set=place)
-        else:
-            yield str(name), variable
 
 
 def _column(variable: xr.Variable, sizes: Mapping[str, int]) -> np.ndarray:

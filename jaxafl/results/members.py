@@ -18,11 +18,6 @@ Results = xr.Dataset | Mapping[str, xr.Dataset]
 OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "predicted", "test_set"}
 """Dimensions of the result of one run."""
 _SEED = "seed"
-_REMEDIES = {
-    "client": '; run(diagnostics="per_client") evaluates single clients',
-    "accuracy": "; metric='loss' draws the loss",
-    "confusion": '; run(metrics={"confusion": afl.models.confusion_matrix}) records it',
-}
 
 
 class Member(NamedTuple):
@@ -49,9 +44,8 @@ def members(results: Results, *variables: str) -> list[Member]:
     for name, dataset in named.items():
         if missing := [variable for variable in variables if variable not in dataset.variables]:
             known = [str(one) for one in dataset.data_vars]
-            advice = _REMEDIES.get(missing[0].partition("_")[0], "") or meant(missing[0], known)
-            label = name or dataset.attrs.get("title", "")
-            raise UserError(f"the result {label} has no {', '.join(missing)}; it has {', '.join(known)}{advice}")
+            close = meant(missing[0], known)
+            raise UserError(f"the result {name} has no {', '.join(missing)}; it has {', '.join(known)}{close}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
     if not all(member.runs for member in found) or not found:
         sizes = {str(dim): size for dataset in named.values() for dim, size in dataset.sizes.items() if not size}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ class Summary(NamedTuple):
         mean: mean of the values; NaN if one is NaN.
         std: standard deviation with n - 1 degrees of freedom; NaN for one seed.
         low, high: Student's t interval of the mean.
-        at: the point at which runs are compared, in words.
     """
 
     values: np.ndarray
@@ -28,7 +26,6 @@ class Summary(NamedTuple):
     std: float
     low: float
     high: float
-    at: str = ""
 
 
 class Difference(NamedTuple):
@@ -41,7 +38,6 @@ class Difference(NamedTuple):
         p: p-value of the exact two-sided sign-flip permutation test of the mean (for more than 16 seeds, of 65,536
             random flips). NaN for fewer than 6 seeds, with which no result is significant at 5 %.
         verdict: `"better"` or `"worse"` than the reference, or `"not decided"` if the interval contains 0.
-        at: the point at which runs are compared, in words.
     """
 
     values: np.ndarray
@@ -50,7 +46,6 @@ class Difference(NamedTuple):
     high: float
     p: float
     verdict: str
-    at: str = ""
 
 
 class TimeTo(NamedTuple):
@@ -61,31 +56,11 @@ class TimeTo(NamedTuple):
         reached: bool [seeds], True if the run reached the target.
         median: the first point by which half of the runs have reached the target, by Kaplan and Meier; infinite if
             fewer than half do.
-        restricted_mean: the mean of min(point, horizon), by Kaplan and Meier.
-        horizon: the horizon of the restricted mean, equal for all compared methods.
     """
 
     at: np.ndarray
     reached: np.ndarray
     median: float
-    restricted_mean: float
-    horizon: float
-
-
-class First(NamedTuple):
-    """Numbers of seeds on which a method or the reference reaches a target first.
-
-    Attributes:
-        wins: seeds on which the method is first.
-        losses: seeds on which the reference is first.
-        undecided: seeds with a tie, without an arrival at the target, or with a run that ended too early to decide.
-        p: p-value of the exact two-sided sign test of wins against losses; NaN without either.
-    """
-
-    wins: int
-    losses: int
-    undecided: int
-    p: float
 
 
 def summary(values: np.ndarray, confidence: float = 0.95) -> Summary:
@@ -131,20 +106,17 @@ def difference(values: np.ndarray, reference: np.ndarray, falls: bool, confidenc
     return Difference(found.values, found.mean, found.low, found.high, float(p), verdict)
 
 
-def time_to(at: np.ndarray, reached: np.ndarray, horizon: float) -> TimeTo:
+def time_to(at: np.ndarray, reached: np.ndarray) -> TimeTo:
     """Estimates when runs reach a target, by Kaplan and Meier.
 
     Args:
         at: float [seeds], the point at which a run reached the target, or ended.
         reached: bool [seeds], True if the run reached the target.
-        horizon: the horizon of the restricted mean.
     """
     points, left = survival(at, reached)
-    median = points[left <= 0.5 + 1e-9][:1] if 2 * reached.sum() >= len(reached) else points[:0]
-    inside = points < horizon
-    edges = np.concatenate([[0.0], points[inside], [horizon]])
-    mean = np.sum(np.diff(edges) * np.append(1.0, left[inside]))
-    return TimeTo(at, reached, float(median[0]) if median.size else np.inf, float(mean), float(horizon))
+    later = points[left <= 0.5 + 1e-9]
+    decided = later.size and 2 * reached.sum() >= len(reached)
+    return TimeTo(at, reached, float(later[0]) if decided else np.inf)
 
 
 def survival(at: np.ndarray, reached: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -160,35 +132,3 @@ def survival(at: np.ndarray, reached: np.ndarray) -> tuple[np.ndarray, np.ndarra
     found = stats.ecdf(stats.CensoredData.right_censored(np.where(np.isfinite(at), at, later), ~reached)).sf
     events = np.isin(found.quantiles, at[reached])
     return found.quantiles[events], found.probabilities[events]
-
-
-def common_horizon(several: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
-    """Returns the horizon up to which the curves of all methods are known.
-
-    A method's curve is known up to the end of its last run, or everywhere if this run reached the target.
-
-    Args:
-        several: `at` and `reached` of each method.
-    """
-    ends, finite = [], [0.0]
-    for at, reached in several:
-        finite.extend(at[np.isfinite(at)])
-        last = at.max(initial=0.0)
-        if np.isfinite(last) and not reached[at == last].all():
-            ends.append(last)
-    return float(min(ends)) if ends else max(finite)
-
-
-def first(at: np.ndarray, reached: np.ndarray, other: np.ndarray, other_reached: np.ndarray) -> First:
-    """Counts the seeds on which a method or the reference reaches a target first.
-
-    Args:
-        at, reached: points and flags of the method, [seeds].
-        other, other_reached: points and flags of the reference, [seeds].
-    """
-    from scipy import stats
-
-    wins = int(np.sum(reached & np.where(other_reached, at < other, at <= other)))
-    losses = int(np.sum(other_reached & np.where(reached, other < at, other <= at)))
-    p = stats.binomtest(wins, wins + losses).pvalue if wins + losses else np.nan
-    return First(wins, losses, len(at) - wins - losses, float(p))

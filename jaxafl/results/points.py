@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxafl.options import UserError, as_numbers, shown
-from jaxafl.results.curves import AXES, failed_steps, known_until, point_of
+from jaxafl.results.curves import AXES, check_at, failed_steps, known_until
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -23,11 +22,12 @@ def in_words(at: str | Mapping[str, Any]) -> str:
     """Returns a point of comparison in words: `at 200 s simulated`, `at the end of each run`."""
     if isinstance(at, str):
         return _WORDS[at]
-    axis, number, carry_on = point_of(at)
+    check_at(at)
+    ((axis, number),) = at.items()
     number = number / AXES[axis].scale
     amount = f"{number:,.0f}" if float(number).is_integer() else f"{number:,g}"
     said = {"time": "s simulated", "bytes": "MB sent"}.get(axis, AXES[axis].name)
-    return f"at {amount} {said}" + (", or at the end of a run that ends before" if carry_on else "")
+    return f"at {amount} {said}"
 
 
 def with_finals(result: xr.Dataset) -> xr.Dataset:
@@ -49,18 +49,16 @@ def with_finals(result: xr.Dataset) -> xr.Dataset:
     return result.assign(found)
 
 
-def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[float]) -> xr.Dataset:
+def at(result: xr.Dataset, **point: float) -> xr.Dataset:
     """Returns the evaluated quantities of each run at a point, from the last evaluation at or before it.
 
-    A run that ends before the point has NaN, with a warning, unless `carry_on`. A mean over all seeds is
-    `jaxafl.at(result, time=200).accuracy.mean("seed", skipna=False)`.
+    A run that ends before the point has NaN, with a warning; `.accuracy.fillna(result.final_accuracy)` carries its last
+    value on. A mean over all seeds is `jaxafl.at(result, time=200).accuracy.mean("seed", skipna=False)`.
 
     Args:
         result: the result of a run or a sweep.
-        carry_on: a run that ends before the point keeps the values of its last evaluation, unless it failed.
         **point: one of `time` (simulated seconds), `server_steps`, `client_updates`, `local_steps` and `bytes`: a
-            number, or several, which become a dimension of that name; a `DataArray` along dimensions of the result (a
-            seed ...) is a point of each run.
+            number.
 
     Returns:
         Every variable with a dimension `evaluation`, without this dimension. The attribute `at` is the point in words.
@@ -79,30 +77,21 @@ def at(result: xr.Dataset, *, carry_on: bool = False, **point: float | Sequence[
         >>> found.attrs["at"], found.loss.dims, found.eval_step.values.tolist()
         ('at 4 s simulated', ('seed',), 5.0)
     """
-    if len(point) != 1 or not set(point) <= set(AXES):
-        raise UserError(
-            f"at takes one point, e.g. at(result, time=200), along one of {', '.join(AXES)}; got {shown(point)}"
-        )
-    import xarray as xr
-
-    ((axis, given),) = point.items()
-    numbers = as_numbers("at", axis, given).astype(float)
-    variable = AXES[axis].variable
-    each = isinstance(given, xr.DataArray) and given.ndim > 0 and set(given.dims) <= set(result[variable].dims)
-    if (numbers.ndim > 1 and not each) or not np.isfinite(numbers).all() or (numbers < 0).any():
-        raise UserError(f"at: {axis} must be a finite number >= 0, or a list of them; got {shown(given)}")
-    points = given if each else xr.DataArray(numbers, {axis: numbers} if numbers.ndim else None, [axis][: numbers.ndim])
+    words = in_words(point)
+    ((axis, number),) = point.items()
     plain = _evaluated(result)
-    place = _last(plain[variable] <= points)
-    end = plain[variable].max(_ALONG)
+    along = plain[AXES[axis].variable]
+    place, end = _last(along <= number), along.max(_ALONG)
     if axis == "time":
         end = end.copy(data=known_until(result, end))
-    early = points > end
-    lost = early & (failed_steps(result) >= 0) if carry_on else early
+    lost = number > end
     found = plain.map(lambda values: _taken(values, place).where(~lost), keep_attrs=True)
     if lost.any():
-        warnings.warn(_warning(lost, end, axis, numbers.max()), stacklevel=2)
-    words = f"at {numbers.size} points of {AXES[axis].label}" if numbers.ndim else in_words({axis: float(numbers)})
+        warnings.warn(
+            f"at: {int(lost.sum())} of {lost.size} runs end before {axis}={number:g}, the first at "
+            f"{float(end.where(lost).min()):g}: no value there (NaN)",
+            stacklevel=2,
+        )
     coords = [name for name in found.data_vars if name in result.coords]
     return found.set_coords(coords).assign_attrs(result.attrs | {"at": words})
 
@@ -126,13 +115,3 @@ def _taken(values: xr.DataArray, place: xr.DataArray) -> xr.DataArray:
     """Returns the values at indices along the evaluations; NaN where the index is -1."""
     taken = values.isel({_ALONG: place.clip(min=0)})
     return taken if (place >= 0).all() else taken.where(place >= 0)
-
-
-def _warning(lost: xr.DataArray, end: xr.DataArray, axis: str, point: float) -> str:
-    """Returns the warning about runs without a value at a point, with the earliest end."""
-    over = lost.any(axis) if axis in lost.dims else lost
-    first = float(end.where(over).min())
-    return (
-        f"at: {int(over.sum())} of {over.size} runs end before {axis}={point:g}, the first at {first:g}: no value "
-        "there (NaN); carry_on=True takes that of the last evaluation, except of runs that failed"
-    )

@@ -88,7 +88,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
         reference: name of a method; by default the first.
     """
     base = reference or next(iter(comparison.results))
-    metric = "accuracy" if "accuracy" in comparison.dataset.data_vars else "loss"
+    metric = "accuracy" if all("accuracy" in one for one in comparison.results.values()) else "loss"
     means, found = comparison.summary(metric), comparison.differences(base, metric)
     scale = scale_of(metric)
     unit = " (points)" if percent(metric) else ""
