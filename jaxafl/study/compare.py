@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, file_name, renew
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, file_name
 from jaxafl.callbacks.hooks import Labelled
 from jaxafl.callbacks.identity import content_of
 from jaxafl.callbacks.limits import limits_of
@@ -56,7 +56,7 @@ def compare(
         callbacks: as in `jaxafl.sweep`.
         folder: the parent of one sweep folder per method. The same call resumes from it, also with added methods.
             `Comparison.gather(folder)` reads it.
-        **options: options of `jaxafl.sweep`: `devices`, `executor`, `part`, `checkpoint_every`, `keep`, `together`,
+        **options: options of `jaxafl.sweep`: `devices`, `executor`, `part`, `checkpoint_every`, `together`,
             `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. `progress=True` shows
             a bar per method; by default nothing is shown, as by `Simulation.run`. Methods run in order; devices and
             executors share the seeds of one method.
@@ -102,7 +102,6 @@ def compare(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
     _check_data(methods)
-    renew(watchers, folder)
     folders = _begun(folder, list(methods), limits)
     found = {
         name: sweep(
@@ -121,11 +120,9 @@ def compare(
 
 
 def named_progress(options: SweepOptions, name: str) -> SweepOptions:
-    """Returns the options with this name added to `progress`. A reporter stays unchanged."""
+    """Returns the options with this name for `progress=True`. Other names and reporters stay unchanged."""
     progress = options.get("progress", False)
-    if progress is True or isinstance(progress, str):
-        return {**options, "progress": name if progress is True else f"{progress}, {name}"}
-    return options
+    return {**options, "progress": name if progress is True else progress}
 
 
 def seeds_of(owner: str, seeds: Any, first: int = 0) -> list[int]:
@@ -162,7 +159,7 @@ def _begun(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dic
     """Returns the folder of each method. Raises `ValueError` if the folder holds runs with other limits."""
     if folder is None:
         return dict.fromkeys(names)
-    path = check_folder("folder", folder)
+    path = check_folder(folder)
     about = path / METHODS
     known = json.loads(about.read_text()) if about.is_file() else {"until": dict(until), "methods": {}}
     if known["until"] != until:

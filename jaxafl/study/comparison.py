@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import textwrap
@@ -15,18 +14,16 @@ import numpy as np
 from jaxafl.callbacks.stopping import check_target
 from jaxafl.options import UserError, as_path, check_choice, check_number, shown, user_errors
 from jaxafl.results.curves import AXES, check_at, falls, has_failed, known_until, percent, reach, scale_of, value
-from jaxafl.results.paired import Difference, First, Summary, TimeTo, common_horizon, difference, first, summary
+from jaxafl.results.paired import Difference, Summary, TimeTo, difference, summary
 from jaxafl.results.paired import time_to as time_to_target
 from jaxafl.results.points import in_words
 from jaxafl.results.tables import Cell, decimals, table
-from jaxafl.sweep.assemble import concatenated
 from jaxafl.sweep.folder import gather
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
 
 _FORM = {"source", "files", "form", "preprocessing"}  # differ between equal samples, so they must not be compared
-_SHOWN = 4
 METHODS = "methods.json"
 _SIGNS = str.maketrans("-", "−")
 Spread = Literal["std", "interval"]
@@ -46,8 +43,7 @@ class Comparison:
         results: name -> result of a sweep over `seed`.
         at: the default point at which summaries, table, figure and report compare runs. `"last"` is the last
             evaluation of each run, `"last5"` the mean of the last five, `"best"` the best (which favours noisy
-            methods). `{"time": 100.0}` or `{"bytes": 1e9}` is a point of an axis of `time_to` that all runs pass. With
-            `"carry_on": True` added to it, shorter runs count with their last evaluation.
+            methods). `{"time": 100.0}` or `{"bytes": 1e9}` is a point of an axis of `time_to` that all runs pass.
 
     Raises:
         ValueError: the results are not sweeps over the same seeds only, their data differ, or `at` is no point.
@@ -73,21 +69,6 @@ class Comparison:
     def seeds(self) -> list[int]:
         """The seeds of every method."""
         return _seeds(*next(iter(self.results.items())))
-
-    @functools.cached_property
-    def dataset(self) -> xr.Dataset:
-        """The evaluations of all runs, [method, seed, evaluation]. Shorter runs are padded with missing values."""
-        evaluated = [
-            result[
-                [
-                    name
-                    for name, values in result.variables.items()
-                    if set(values.dims) <= {"seed", "evaluation"} and values.dtype.kind in "iuf"
-                ]
-            ]
-            for result in self.results.values()
-        ]
-        return concatenated(evaluated, "method").assign_coords(method=list(self.results)).load()
 
     @classmethod
     def gather(cls, folder: str | os.PathLike[str]) -> Comparison:
@@ -123,8 +104,7 @@ class Comparison:
             ValueError: the metric or the point does not exist.
         """
         check_number("summary", "confidence", confidence, above=0, below=1)
-        words = in_words(self.point(at))
-        return {name: summary(one, confidence)._replace(at=words) for name, one in self._values(metric, at).items()}
+        return {name: summary(one, confidence) for name, one in self._values(metric, at).items()}
 
     def differences(
         self,
@@ -145,11 +125,9 @@ class Comparison:
         check_choice("differences", "reference", reference, tuple(self.results))
         check_number("differences", "confidence", confidence, above=0, below=1)
         values = self._values(metric, at)
-        words = in_words(self.point(at))
         base = values.pop(reference)
         lower = falls(self.results.values(), metric, "differences")
-        found = {name: difference(one, base, lower, confidence) for name, one in values.items()}
-        return {name: one._replace(at=words) for name, one in found.items()}
+        return {name: difference(one, base, lower, confidence) for name, one in values.items()}
 
     def time_to(self, target: float, metric: str = "accuracy", axis: str = "time") -> dict[str, TimeTo]:
         """Returns name -> points at which the runs first reach a target. Shorter runs are censored, not dropped.
@@ -163,24 +141,16 @@ class Comparison:
             ValueError: the metric or the axis does not exist, the metric's better direction is unknown, or the target
                 of an accuracy is not in [0, 1].
         """
-        found = self._reached(target, metric, axis)
-        horizon = common_horizon(found.values())
-        return {name: time_to_target(*pair, horizon) for name, pair in found.items()}
-
-    def first_to(self, target: float, reference: str, metric: str = "accuracy", axis: str = "time") -> dict[str, First]:
-        """Returns name -> number of seeds on which it reaches a target before or after the reference, and a sign test.
-
-        Args:
-            target, metric, axis: as in `time_to`.
-            reference: name of a method.
-
-        Raises:
-            ValueError: as `time_to`, or the method does not exist.
-        """
-        check_choice("first_to", "reference", reference, tuple(self.results))
-        found = self._reached(target, metric, axis)
-        base = found.pop(reference)
-        return {name: first(*pair, *base) for name, pair in found.items()}
+        self._check(metric)
+        check_choice("time_to", "axis", axis, tuple(AXES))
+        check_target("time_to", metric, target)
+        falls(self.results.values(), metric, "time_to")
+        found = {}
+        for name in self.results:
+            pairs = [reach(run, target, metric, axis) for run in self._runs(name).values()]
+            at, reached = map(np.asarray, zip(*pairs, strict=True))
+            found[name] = time_to_target(at, reached)
+        return found
 
     def table(
         self,
@@ -236,16 +206,16 @@ class Comparison:
         return comparison(self, **options)
 
     def _runs(self, name: str) -> dict[int, xr.Dataset]:
-        runs = self.dataset.isel(method=list(self.results).index(name))
-        return {seed: runs.isel(seed=place) for place, seed in enumerate(self.seeds)}
+        return {seed: self.results[name].isel(seed=place) for place, seed in enumerate(self.seeds)}
 
     def __repr__(self) -> str:
         failed = ", ".join(f"{name} on seeds {seeds}" for name, seeds in self.failed.items())
         return f"Comparison({', '.join(self.results)}{f'; failed: {failed}' if failed else ''})"
 
     def _check(self, metric: str) -> None:
-        known = [str(name) for name, values in self.dataset.data_vars.items() if "evaluation" in values.dims]
-        check_choice("compare", "metric", metric, tuple(known))
+        first, *others = self.results.values()
+        known = [str(name) for name, values in first.data_vars.items() if values.dims == ("seed", "evaluation")]
+        check_choice("compare", "metric", metric, tuple(name for name in known if all(name in one for one in others)))
 
     def point(self, at: str | Mapping[str, Any] | None = None) -> str | Mapping[str, Any]:
         """Returns the checked point of comparison; `None` takes `Comparison.at`."""
@@ -260,17 +230,6 @@ class Comparison:
         for name in self.results:
             with user_errors(f"method {name}"):
                 found[name] = np.asarray([value(run, metric, at) for run in self._runs(name).values()])
-        return found
-
-    def _reached(self, target: float, metric: str, axis: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        self._check(metric)
-        check_choice("time_to", "axis", axis, tuple(AXES))
-        check_target("time_to", metric, target)
-        falls(self.results.values(), metric, "time_to")
-        found = {}
-        for name in self.results:
-            pairs = [reach(run, target, metric, axis) for run in self._runs(name).values()]
-            found[name] = np.asarray([at for at, _ in pairs]), np.asarray([reached for _, reached in pairs])
         return found
 
 
@@ -305,8 +264,7 @@ def refuse_data(first: str, name: str, why: str) -> None:
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """Returns the entries in which two descriptions differ, as text."""
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
-    found = [f"{key} {one.get(key)} and {other.get(key)}" for key in keys[:_SHOWN]]
-    return ", ".join(found) + (", ..." if len(keys) > _SHOWN else "")
+    return ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
 
 
 def _means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: float) -> Column:
@@ -375,11 +333,8 @@ def _notes(
     if reference is not None and seeds > 1:
         level = f"{100 * (1 - confidence):.3g} %"
         found.append(f"Differences are paired by seed, with intervals and verdicts of Student's t at {level}.")
-        if (count := len(comparison.results) - 1) > 1:
-            found.append(
-                f"The {count} comparisons are not corrected: each has this chance of a verdict without a difference. "
-                f"confidence={1 - (1 - confidence) / count:.4g} corrects them (Bonferroni)."
-            )
+        if len(comparison.results) > 2:
+            found.append("Several comparisons are not corrected: each has this chance of a verdict by chance alone.")
     if times_to:
         found.append(
             f"{AXES[axis].name.capitalize()} to values of the {times_to.replace('_', ' ')}: medians over seeds (Kaplan "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, check_callbacks, check_metric, renew
+from jaxafl.callbacks.base import Callback, check_callbacks, check_metric
 from jaxafl.callbacks.hooks import Labelled
 from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
@@ -45,12 +45,12 @@ class Tuned:
             `dataclasses.replace(tuned.simulation, data=full)` trains on all of it.
         dataset: `score` (rung, configuration), the mean over seeds: NaN for a dropped configuration, ±∞ (the worst) if
             a run failed; `values` (rung, configuration, seed); `local_steps` (rung, configuration), the sum over seeds.
-            Coordinates are `server_steps` of the longest run and limits `until` of each rung, and the options of each
-            configuration.
+            Coordinates are `server_steps` of the longest run of each rung, and the options of each configuration.
         results: the sweep of each rung.
         failed: descriptions of the runs without a finite score.
         edges: descriptions of the options with the best value at an edge of the grid, where a wider grid may be better.
-        ties: descriptions of equal scores of which only some could go on, or be the best: those first in the grid.
+        tied: a sentence about equal scores of which only those first in the grid could go on or be the best; empty if
+            there are none.
     """
 
     best: dict[str, Any]
@@ -59,23 +59,12 @@ class Tuned:
     results: tuple[xr.Dataset, ...]
     failed: tuple[str, ...]
     edges: tuple[str, ...] = ()
-    ties: tuple[str, ...] = ()
-
-    @property
-    def tied(self) -> str:
-        """A sentence about equal scores; empty if there are none."""
-        told = f"{'; '.join(self.ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
-        return told if self.ties else ""
+    tied: str = ""
 
     def __repr__(self) -> str:
-        sizes = self.dataset.sizes
-        return f"Tuned(best={self.best}, configurations={sizes[_CONFIGURATION]}, rungs={sizes['rung']})"
-
-    def __str__(self) -> str:
         best = ", ".join(f"{path}={value}" for path, value in self.best.items())
-        edges = f"{'; '.join(self.edges)}: widen the grid"
-        notes = [*([edges] if self.edges else []), *([self.tied] if self.ties else [])]
-        return "\n".join([self.table(), "", f"best: {best}", *notes])
+        edges = f"{'; '.join(self.edges)}: widen the grid" if self.edges else ""
+        return "\n".join([self.table(), "", f"best: {best}", *filter(None, (edges, self.tied))])
 
     def table(self, format: str = "markdown") -> str:
         """Returns a table with a row per configuration: its score at each rung and its local steps; the best is bold.
@@ -88,8 +77,6 @@ class Tuned:
         """
         data = self.dataset
         ends = [f"after {steps:,} server steps" for steps in data.server_steps.values]
-        if "until" in data.coords:
-            ends = [f"until {limits}" for limits in data.until.values]
         metric = data.attrs["metric"].replace("_", " ")
         header = [_CONFIGURATION, *(f"{metric} {end}" for end in ends), "local steps"]
         rows = []
@@ -144,7 +131,7 @@ def tune(
         eval_every: server steps between evaluations; by default a fifth of the first rung, or with exact limits 20.
         callbacks: as in `jaxafl.sweep`. `StopAt` takes validation metrics only: `StopAt(validation_accuracy=0.9)`.
         folder: the parent of one sweep folder per rung. The same call resumes from it.
-        **options: options of `jaxafl.sweep`: `devices`, `executor`, `checkpoint_every`, `keep`, `together`,
+        **options: options of `jaxafl.sweep`: `devices`, `executor`, `checkpoint_every`, `together`,
             `lanes`, `chunk`, `observe`, `diagnostics`, `metrics`, `progress`, `deterministic`. `progress=True` shows
             a bar per rung; by default nothing is shown, as by `Simulation.run`.
 
@@ -193,8 +180,7 @@ def tune(
             f"before; give more, or rungs={max(1, count - 1)}"
         )
     every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
-    renew(watchers, folder)
-    path = None if folder is None else check_folder("folder", folder)
+    path = None if folder is None else check_folder(folder)
     values = np.full((count, len(rows), len(chosen)), np.nan)
     spent = np.zeros((count, len(rows)))
     results, ties, left = [], [], list(range(len(rows)))
@@ -220,16 +206,18 @@ def tune(
         ties += _tied(scores[order[: len(left)]], going_on, rung)
         left = order[:going_on].tolist()
     best = left[0]
-    dataset = _dataset(values, spent, lengths, chosen, members, limits if until is not None else ())
+    dataset = _dataset(values, spent, lengths, chosen, members)
     dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
     words = dataset[_CONFIGURATION].values
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
     chosen_values = dict(zip(paths, rows[best], strict=True))
     edges = _edges(simulation, grid, chosen_values)
-    tuned = Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges, tuple(ties))
+    told = f"{'; '.join(ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
+    tied = told if ties else ""
+    tuned = Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
     lost = f"without a finite {metric}: {'; '.join(failed)}" if failed else ""
-    for said in filter(None, (lost, f"{'; '.join(edges)}: widen the grid" if edges else "", tuned.tied)):
+    for said in filter(None, (lost, f"{'; '.join(edges)}: widen the grid" if edges else "", tied)):
         warnings.warn(f"tune: {said}", stacklevel=3)
     return tuned
 
@@ -338,7 +326,6 @@ def _dataset(
     lengths: Sequence[int],
     seeds: Sequence[int],
     members: Sequence[Member],
-    limits: Sequence[Mapping[str, float] | None],
 ) -> xr.Dataset:
     import xarray as xr
 
@@ -351,11 +338,6 @@ def _dataset(
     words = [", ".join(f"{name}={label}" for name, label in member.labels.items()) for member in members]
     coords: dict[str, Any] = {_CONFIGURATION: words, "seed": list(seeds), "server_steps": ("rung", list(lengths))}
     coords |= {name: (_CONFIGURATION, [member.labels[name] for member in members]) for name in members[0].labels}
-    if limits:
-        coords["until"] = (
-            "rung",
-            [", ".join(f"{name} {number:g}" for name, number in (one or {}).items()) for one in limits],
-        )
     return xr.Dataset(variables, coords)
 
 

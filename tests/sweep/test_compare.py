@@ -110,7 +110,6 @@ def test_the_table_says_what_was_not_reached_and_what_is_best() -> None:
         "| fast | **80 ± 10** | **10 (3/3)** |",
         "| slow_one | 37 ± 21 | > 20 (1/3) |",
     ]
-    assert both.first_to(0.5, "fast")["slow_one"][:3] == (0, 3, 0)
     assert both.time_to(0.5, axis="server_steps")["fast"].median == 2
     decided = both.table("latex", metrics=["loss", "accuracy"], at="best", reference="slow_one", targets=[0.35])
     assert decided.splitlines()[2] == (

@@ -75,7 +75,7 @@ def test_runs_may_be_stopped_by_the_validation_split() -> None:
     with pytest.warns(UserWarning, match=r"tune: 2 configurations have the score .* the first in the grid is taken"):
         tuned = afl.tune(held_out(), {"client.learning_rate": [0.1, 0.2]}, "loss", server_steps=3, callbacks=stop)
     assert (tuned.dataset.local_steps.values == 0).all()
-    assert len(tuned.ties) == 1 and str(tuned).endswith(tuned.tied)
+    assert "2 configurations have the score" in tuned.tied and str(tuned).endswith(tuned.tied)
 
 
 @pytest.mark.slow
@@ -86,8 +86,7 @@ def test_limits_end_runs_and_those_of_resources_grow_from_rung_to_rung() -> None
     assert first.step_arrivals.sum("step").values.tolist() == [[4]]
     assert first.stopped == "until updates 4" and last.stopped == "until updates 9"
     assert tuned.dataset.server_steps.values.tolist() == [2, 5]
-    assert tuned.dataset.until.values.tolist() == [f"updates {n}, validation_loss -1" for n in (4, 9)]
-    assert "validation loss until updates 9, validation_loss -1" in tuned.table()
+    assert "validation loss after 5 server steps" in tuned.table()
 
 
 @pytest.mark.slow
