@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 import optax
+from flax.traverse_util import flatten_dict
 
-from jaxafl.results import MISSING, flat, options_of_parts, plain
-from jaxafl.results.clients import NAMES, with_names
+from jaxafl.results import MISSING, plain
+from jaxafl.results.clients import NAMES
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.axes import PARTS, Axis
 
@@ -53,22 +54,19 @@ def dimensions(axes: Sequence[Axis]) -> list[Dimension]:
     return found
 
 
-def assembled(members: Sequence[Any], dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
-    """Returns the result of a sweep. Members that have not run have no server steps.
+def assembled(dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
+    """Returns the result of a sweep. Members that have not run have no server steps, and common attributes.
 
     Args:
-        members: `members.Member`, in the order of the grid.
         dims: dimensions of the result.
-        ended: index of a member -> its result.
+        ended: index of a member in the grid (the last axis fastest) -> its result; at least one.
     """
-    example = next(iter(ended.values()))
-    blank = without_steps(example)
-    blank.attrs = {name: example.attrs[name] for name in ("jaxafl_version", "precision", "backend", "eval_every")}
-    found = []
-    for place, member in enumerate(members):
-        options = {name: flat(value) for name, value in options_of_parts(member.simulation.summary()).items()}
-        found.append(ended[place].copy() if place in ended else blank.assign_attrs(options))
-    return grid(found, dims)
+    first, *others = ended.values()
+    missing = without_steps(first)
+    same = {name: text for name, text in first.attrs.items() if all(one.attrs.get(name) == text for one in others)}
+    missing.attrs = {name: text for name, text in same.items() if name not in (*_FAILED, "failed", "stopped")}
+    count = math.prod(len(dim.labels) for dim in dims)
+    return grid([ended.get(place, missing).copy() for place in range(count)], dims)
 
 
 def without_steps(result: xr.Dataset) -> xr.Dataset:
@@ -107,12 +105,14 @@ def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
 
 
 def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
-    """Returns results along a new dimension. Shorter ones are padded with missing values."""
+    """Returns results along a new dimension, with names of clients if all have them. Shorter ones are padded."""
     import xarray as xr
 
+    if not all(NAMES in one.coords for one in members):
+        members = [one.drop_vars(NAMES, errors="ignore") for one in members]
     fill = {str(name): MISSING.get(str(name), np.nan) for one in members for name in one.variables} | {NAMES: ""}
     return xr.concat(
-        with_names(members),
+        members,
         dim=dim,
         data_vars="all",
         coords="different",
@@ -164,19 +164,10 @@ def label(value: Any) -> Any:
 
 
 def _options(value: Any) -> dict[str, Any]:
-    """Returns path -> value of a part's options, with the paths of a sweep."""
+    """Returns path -> value of a part's options; empty for other values."""
     description = getattr(value, "description", None)
-    return _flat(description if isinstance(description, dict) else plain(value), ())
-
-
-def _flat(node: Any, path: tuple[str, ...]) -> dict[str, Any]:
-    if not isinstance(node, dict):
-        return {".".join(path): node}
-    table: dict[str, Any] = {}
-    for key, value in node.items():
-        is_table = isinstance(value, dict) and "name" not in value  # the path of an entry omits the name of its table
-        table |= _flat(value, path if is_table else (*path, key))
-    return table
+    node = description if isinstance(description, dict) else plain(value)
+    return flatten_dict(node, sep=".") if isinstance(node, dict) else {}
 
 
 def _keep_differing(members: list[xr.Dataset]) -> None:

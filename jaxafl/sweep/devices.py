@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -37,41 +37,19 @@ def at_once(asked: Any, devices: Sequence[Device], needed: Iterable[int]) -> int
     return max(1, len(devices), min(cores, fitting))
 
 
-class DeviceExecutor:
-    """An executor on devices of this process, with `count` threads; with one, `submit` runs in the caller's thread."""
+def threads(devices: Sequence[Device], count: int) -> ThreadPoolExecutor:
+    """Returns an executor of `count` threads, each of which has one of the devices."""
+    # JAX's contexts are per thread: a thread would not see those of the caller
+    wide = jnp.result_type(float) == jnp.float64
+    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    free: queue.SimpleQueue[Device] = queue.SimpleQueue()
+    for place in range(count):
+        free.put(devices[place % len(devices)] if devices else default)
 
-    def __init__(self, devices: Sequence[Device], count: int = 1) -> None:
-        self.threads = ThreadPoolExecutor(count) if count > 1 else None
-        self.free: queue.SimpleQueue[Device] = queue.SimpleQueue()
-        for place in range(count):
-            self.free.put(devices[place % len(devices)] if devices else None)
+    def begin() -> None:
+        contexts = jax.enable_x64(wide), jax.default_matmul_precision(precision), jax.default_device(free.get())
+        for context in contexts:
+            context.__enter__()
 
-    def submit(self, function: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Calls a function on the next free device."""
-        # JAX's contexts are per thread: a thread would not see those of the caller
-        wide = jnp.result_type(float) == jnp.float64
-        default = jax.config.jax_default_device  # type: ignore[attr-defined]
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-
-        def call() -> Any:
-            device = self.free.get()
-            try:
-                with (
-                    jax.enable_x64(wide),
-                    jax.default_matmul_precision(precision),
-                    jax.default_device(device or default),
-                ):
-                    return function(*args)
-            finally:
-                self.free.put(device)
-
-        if self.threads is not None:
-            return self.threads.submit(call)
-        done: Future[Any] = Future()
-        done.set_result(call())
-        return done
-
-    def close(self) -> None:
-        """Waits for running calls and cancels the others."""
-        if self.threads is not None:
-            self.threads.shutdown(cancel_futures=True)
+    return ThreadPoolExecutor(count, initializer=begin)

@@ -23,9 +23,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.callbacks.base import required
-from jaxafl.callbacks.hooks import ProgressHook
 from jaxafl.callbacks.interrupts import Interrupted, Interrupts
-from jaxafl.callbacks.progress import Reporter, Silent
+from jaxafl.callbacks.progress import Reporter
 from jaxafl.options import UserError, check_whole, shown
 from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.folder import SweepFolder
@@ -38,7 +37,6 @@ _WORK = "work.pickle"
 _POLL = 0.05  # seconds
 _PATIENCE = 10  # seconds to wait for a scheduler
 _GENERAL = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min")
-_SHARE = 0.9  # fraction of the memory of an accelerator for all workers that share it
 
 
 def check_executor(executor: Any, folder: Any, devices: Any) -> None:
@@ -69,7 +67,7 @@ class Task:
         interrupts = Interrupts()
         try:
             with jax.enable_x64(wide), interrupts:
-                kept.keep(places, work.run(places, kept.checkpoint(places), ProgressHook(Silent()), interrupts))
+                kept.keep(places, work.run(places, kept.checkpoint(places), interrupts))
             work.forget_schedules()
         except Exception as error:
             return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
@@ -182,8 +180,8 @@ def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
     """Returns a function that makes a pool of processes, for `sweep(executor=...)`.
 
     Every worker gets one NVIDIA GPU (`CUDA_VISIBLE_DEVICES`). If there are more workers than GPUs, those of one GPU
-    share its memory. Without GPUs, every worker gets a share of the cores. Workers import the script again, so its main
-    part has to stand below `if __name__ == "__main__":`.
+    reserve none of its memory in advance. Without GPUs, every worker gets a share of the cores. Workers import the
+    script again, so its main part has to stand below `if __name__ == "__main__":`.
 
     Args:
         workers: number of processes.
@@ -266,9 +264,7 @@ def _begin(number: Any, workers: int, devices: list[str]) -> None:
         number.value += 1
     if devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = devices[worker % len(devices)]
-        os.environ.pop("XLA_PYTHON_CLIENT_PREALLOCATE", None)
-        if sharing := -(-workers // len(devices)) - 1:
-            os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{_SHARE / (sharing + 1):.3f}"
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "true" if workers <= len(devices) else "false"
     elif hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[worker % len(cores) :: workers] or [cores[worker % len(cores)]])

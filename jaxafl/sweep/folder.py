@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pathlib
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in, steps_made
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
-from jaxafl.sweep.assemble import Dimension, grid, without_steps
+from jaxafl.sweep.assemble import Dimension, assembled
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -30,14 +29,6 @@ _ABOUT = "sweep.json"
 def is_sweep(folder: str | os.PathLike[str]) -> bool:
     """Returns True if this is the folder of a sweep."""
     return (as_path(folder) / _ABOUT).is_file()
-
-
-def check_no_member(folder: str | os.PathLike[str] | None, path: pathlib.Path | None) -> None:
-    """Raises `ValueError` if a result would overwrite the file of a member of its sweep."""
-    if folder is None or path is None or path.resolve().parent != as_path(folder).resolve():
-        return
-    if path.name.startswith("member-"):
-        raise UserError(f"{path} is the name of a member of the sweep, which would be lost; name another file")
 
 
 class SweepFolder:
@@ -63,21 +54,21 @@ class SweepFolder:
 
     @classmethod
     def begun(
-        cls, folder: Any, identity: Mapping[str, Any], every: Any, keep: Any, dims: Sequence[Dimension], steps: int
+        cls, folder: Any, identity: Mapping[str, Any], every: Any, dims: Sequence[Dimension], steps: int
     ) -> SweepFolder:
         """Returns the folder of a sweep that starts or resumes.
 
         Args:
             folder: the folder; created if it does not exist.
             identity: fingerprint of the sweep.
-            every, keep: interval and number of checkpoints.
+            every: interval of checkpoints.
             dims: dimensions of the result.
             steps: T.
 
         Raises:
             ValueError: the folder holds another sweep; the message lists the differences.
         """
-        path = check_folder("folder", folder)
+        path = check_folder(folder)
         changed = ""
         interval_of(every)
         if numbers_in(path):
@@ -87,7 +78,7 @@ class SweepFolder:
         if is_sweep(path):
             known = json.loads((path / _ABOUT).read_text())
             changed = "; ".join(filter(None, (known["changed"], check_identity(path, known["identity"], identity))))
-        about = {"identity": identity, "changed": changed, "every": every, "keep": keep, "dims": dims, "steps": steps}
+        about = {"identity": identity, "changed": changed, "every": every, "dims": dims, "steps": steps}
         with replacing(path / _ABOUT) as unfinished:
             unfinished.write_text(json.dumps(about, indent=1, default=str))
         if done := len(list(path.glob("member-*.nc"))):
@@ -112,7 +103,7 @@ class SweepFolder:
 
     def checkpoint(self, places: Sequence[int]) -> Checkpoint:
         """Returns the checkpoint of a batch."""
-        checkpoint = Checkpoint(self.batch(places), self.about["every"], self.about["keep"], list(places))
+        checkpoint = Checkpoint(self.batch(places), self.about["every"], list(places))
         checkpoint.accept(self.about["identity"], self.about["steps"])
         return checkpoint
 
@@ -168,12 +159,7 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     if not found:
         error = next(filter(None, errors), "")
         raise UserError(f"no member of the sweep in {kept.path} is finished (server steps made: {max(far)}){error}")
-    first, *others = found.values()
-    missing = without_steps(first)
-    missing.attrs = {
-        name: value for name, value in first.attrs.items() if all(one.attrs.get(name) == value for one in others)
-    }
-    dataset = grid([found.get(place, missing).copy() for place in places], dims)
+    dataset = assembled(dims, found)
     axes = tuple(dim.name for dim in dims)
     meaning = {"units": "1", "long_name": f"server steps made, at most {steps}", "server_steps": steps}
     dataset["server_steps_made"] = axes, np.reshape(far, shape), meaning

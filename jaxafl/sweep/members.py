@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import CallbackHook, Hook, ProgressHook, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, ProgressHook, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
@@ -158,13 +158,15 @@ class Work:
     @functools.cached_property
     def shared(self) -> list[tuple[Any, Any]]:
         """For each member, keys that are equal for members with the same program, and with the same schedule."""
-        static = [_programs(axis, self.members[0].simulation) for axis in self.axes]
+        paths = [path for axis in self.axes for path in axis.paths if path != "seed"]
+        static = {path for path in paths if is_static_path(self.members[0].simulation, path)}
         found = []
         for member in self.members:
-            along = list(zip(self.axes, static, member.position, strict=True))
-            program = *(values[at] for _, values, at in along), *_form(member)
+            along = list(zip(self.axes, member.position, strict=True))
+            values = [pair for axis, at in along for pair in zip(axis.paths, axis.rows[at], strict=True)]
+            program = *(_key(value) for path, value in values if path in static), *_form(member)
             noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
-            found.append((program, (noise, *(at for axis, _, at in along if axis.changes_schedule))))
+            found.append((program, (noise, *(at for axis, at in along if axis.changes_schedule))))
         return found
 
     def limited(self, place: int) -> Limited:
@@ -230,21 +232,25 @@ class Work:
     # ---- running a batch
 
     def run(
-        self, places: Sequence[int], checkpoint: Checkpoint | None, progress_hook: ProgressHook, interrupts: Interrupts
+        self,
+        places: Sequence[int],
+        checkpoint: Checkpoint | None,
+        interrupts: Interrupts,
+        progress: ProgressHook | None = None,
     ) -> list[xr.Dataset]:
         """Runs a batch and returns the results of its members.
 
         Args:
             places: indices of the members.
             checkpoint: the checkpoint of the batch, if it has one.
-            progress_hook: the hook of the reporter.
             interrupts: the recorded signals.
+            progress: the hook of the reporter.
         """
         batch = [self.members[place] for place in places]
         limited = self.limited(places[0])  # members of a batch have the same length
         watched = batch if self.callbacks else []
         runs = [one.simulation.as_run(one.seed, limited.server_steps, self.recording, one.labels) for one in watched]
-        callback_hook = CallbackHook(self.callbacks, runs, several=True)
+        hook = Hook(progress, self.callbacks, runs, checkpoint, interrupts)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
 
@@ -252,7 +258,6 @@ class Work:
             return one.simulation.result(limited.noted(trained), one.seed)
 
         finishes = [functools.partial(finish, one) for one in batch]
-        hook = Hook(progress_hook, callback_hook, checkpoint, interrupts)
         return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finishes)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
@@ -271,18 +276,9 @@ class Work:
         return Lockstep(problems, schedules, self.every, self.speed)
 
 
-def _programs(axis: Axis, simulation: Simulation) -> list[tuple[int, ...]]:
-    """Returns, for each position along an axis, the indices at which its static values first occur: equal ones share a
-    program."""
-    static = [axis.column(path) for path in axis.paths if path != "seed" and is_static_path(simulation, path)]
-    return [tuple(map(_first, static, row)) for row in zip(*static, strict=True)] or [()] * len(axis.rows)
-
-
-def _first(column: list[Any], value: Any) -> int:
-    plain = isinstance(value, str | int | float | None.__class__)
-    return next(
-        at for at, one in enumerate(column) if one is value or (plain and type(one) is type(value) and one == value)
-    )
+def _key(value: Any) -> Any:
+    """Returns a key that is equal for values with the same program."""
+    return (type(value), value) if isinstance(value, str | int | float | None.__class__) else id(value)
 
 
 def _form(member: Member) -> tuple[Any, ...]:

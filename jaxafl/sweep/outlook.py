@@ -1,4 +1,4 @@
-"""Estimates of the cost of a sweep, from its first batches."""
+"""Estimates of the cost of a sweep, from its first batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jaxafl.device import buffers, devices_of
 from jaxafl.engine.problem import Speed
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import DeviceExecutor, at_once
+from jaxafl.sweep.devices import at_once
 from jaxafl.sweep.members import Work
 
 _LONG_ENOUGH = 0.5  # seconds of server steps that are timed
@@ -26,7 +26,7 @@ class Outlook(NamedTuple):
         devices: devices or threads of a CPU that run concurrently.
         bytes: bytes of the arrays of one batch.
         compile_seconds: compile time of one program.
-        seconds: time of all server steps without evaluations, extrapolated from the first concurrent batches.
+        seconds: time of all server steps without evaluations, extrapolated from the first batch alone.
     """
 
     members: int
@@ -52,7 +52,7 @@ def outlook(
     devices: Any = None,
     workers: int = 1,
 ) -> Outlook:
-    """Estimates the cost of a sweep: compiles its first concurrent batches and times their first server steps.
+    """Estimates the cost of a sweep: compiles its first batch and times its first server steps.
 
     Args:
         simulation, axes, server_steps, eval_every, seed, together, lanes, chunk, devices: as in `sweep`.
@@ -63,22 +63,17 @@ def outlook(
     speed = Speed(lanes, chunk, devices=tuple(chosen))
     work = Work(first, varied, server_steps, eval_every, seed, together, speed, first.recording())
     batches = work.batches(max(1, len(chosen)))
-    alone = workers == 1
-    count = min(len(batches), at_once(devices, chosen, work.bytes(range(len(work.members)))) if alone else workers)
-    concurrent = count if alone and len(chosen) < 2 else 1  # threads of a CPU slow each other down
-    executions = [work.execution(places) for places in batches[:concurrent]]
-    execution = executions[0]
-    threads = DeviceExecutor(chosen[:1], concurrent)
+    here = at_once(devices, chosen, work.bytes(range(len(work.members))))
+    count = min(len(batches), here if workers == 1 else workers)
+    execution = work.execution(batches[0])
     held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
-    end, done, taken, pace = min(one.row_of(work.every) for one in executions), 0, 0.0, 0.0
+    end, done, taken, pace = execution.row_of(work.every), 0, 0.0, 0.0
     while done < end and taken < _LONG_ENOUGH:
         until = min(2 * done + 1, end)
         begun = time.perf_counter()
-        for future in [threads.submit(one.advance, done, until) for one in executions]:
-            future.result()
+        execution.advance(done, until)
         taken = time.perf_counter() - begun
         pace, done = taken / (until - done), until
-    threads.close()
     return Outlook(
         members=len(work.members),
         programs=len({program for program, _ in work.shared}),

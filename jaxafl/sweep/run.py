@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from jaxafl import results
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, renew
+from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
 from jaxafl.callbacks.hooks import Labelled, ProgressHook, SharedOptions
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import limits_of
@@ -23,9 +26,9 @@ from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import DeviceExecutor, at_once
+from jaxafl.sweep.devices import at_once, threads
 from jaxafl.sweep.executors import check_executor, run_in
-from jaxafl.sweep.folder import SweepFolder, check_no_member, gather
+from jaxafl.sweep.folder import SweepFolder, gather
 from jaxafl.sweep.members import Work
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
@@ -61,7 +64,6 @@ def sweep(
     callbacks: Sequence[Callback] | Callback = (),
     folder: str | os.PathLike[str] | None = None,
     checkpoint_every: int | str = "30s",
-    keep: int = 2,
     devices: Any = None,
     executor: Any = None,
     part: tuple[int, int] | None = None,
@@ -96,7 +98,7 @@ def sweep(
         deterministic: as in `Simulation.run`.
         callbacks: as in `Simulation.run`; every member gets copies.
         folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
-        checkpoint_every, keep: as in `Simulation.run`.
+        checkpoint_every: as in `Simulation.run`.
         devices: devices of this process: `"all"`, a number or a list; `None` takes JAX's default device. They run
             batches concurrently. A CPU with `None` or `"all"` runs one batch per core
             while they fit a quarter of its memory; with `devices=1` one after another.
@@ -132,8 +134,7 @@ def sweep(
         >>> dict(grid.loss.sizes)
         {'server.alpha': 2, 'seed': 3, 'evaluation': 3}
     """
-    path = results.check_result_path(save)
-    check_no_member(folder, path)
+    path = results.check_path(save, results.BEGINS)
     begun = time.perf_counter()
     first, varied = axes_of(simulation, axes)
     recording = first.recording(observe, diagnostics, metrics)
@@ -153,10 +154,9 @@ def sweep(
     runs = (one.simulation.as_run(one.seed, server_steps or 0, recording, one.labels) for one in watched)
     check_watchers(watchers, runs)
     steps, kept = work.server_steps, None
-    evaluation_interval(eval_every, steps)  # raises before anything is renamed
-    renew(() if watchers.labels else watchers, folder)  # who runs several sweeps has done it before the first
+    evaluation_interval(eval_every, steps)
     if folder is not None:
-        kept = SweepFolder.begun(folder, work.identity, checkpoint_every, keep, work.dims, steps)
+        kept = SweepFolder.begun(folder, work.identity, checkpoint_every, work.dims, steps)
     batches = work.batches(max(1, len(chosen)))[share]
     left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
@@ -167,17 +167,17 @@ def sweep(
         if executor is not None and kept is not None:
             run_in(executor, work, batches, kept, reporter, interrupts)
         else:
-            threads = DeviceExecutor(chosen, at_once(devices, chosen, work.bytes(left)))
-            ended = _run_batches(work, batches, kept, threads, reporter, interrupts)
+            count = at_once(devices, chosen, work.bytes(left))
+            ended = _run_batches(work, batches, kept, chosen, count, reporter, interrupts)
     if kept is not None and (executor is not None or part is not None):
         dataset = gather(kept.path)
     else:
-        dataset = assembled(work.members, work.dims, ended)
+        dataset = assembled(work.dims, ended)
     if kept and kept.changed:
         dataset.attrs["resumed"] = kept.changed
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
     if path is not None:
-        results.keep(dataset, path)
+        results.save(dataset, path)
     return warned(dataset)
 
 
@@ -185,29 +185,27 @@ def _checked(part: Any, folder: Any) -> slice:
     """Returns the batches of a part of a sweep. Raises `ValueError` if the part is none, or if there is no folder."""
     if part is None:
         return slice(None)
-    whole = isinstance(part, tuple | list) and len(part) == 2 and all(isinstance(number, int) for number in part)
-    if not whole or not 0 <= part[0] < part[1]:
-        raise UserError(f"sweep: part is {shown(part)}; expected (i, n) with 0 <= i < n, as part=(0, 4)")
-    if folder is None:
-        raise UserError("sweep: part is given without folder; expected a folder that all parts share. Give folder=...")
-    return slice(part[0], None, part[1])
+    first, count = part
+    if folder is None or not 0 <= first < count:
+        raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
+    return slice(first, None, count)
 
 
 def _run_batches(
     work: Work,
     batches: Sequence[Sequence[int]],
     kept: SweepFolder | None,
-    devices: DeviceExecutor,
+    devices: Sequence[Any],
+    count: int,
     reporter: Reporter,
     interrupts: Interrupts,
 ) -> dict[int, xr.Dataset]:
-    """Runs batches in this process, and returns index of a member -> its result.
+    """Runs batches in this process, `count` at once, and returns index of a member -> its result.
 
     An exception carries the results so far as its attribute `dataset`.
     """
     ended: dict[int, xr.Dataset] = {}
-    reports: dict[int, tuple[int, float]] = {}
-    futures: dict[Future[Any], Sequence[int]] = {}
+    reports: dict[Any, tuple[int, int, float]] = {}
 
     def run(number: int, places: Sequence[int]) -> None:
         interrupts.end(f"before batch {number} of {len(batches)}")
@@ -215,7 +213,7 @@ def _run_batches(
         if found is None:
             checkpoint = kept.checkpoint(places) if kept else None
             try:
-                found = work.run(places, checkpoint, ProgressHook(reporter, reports, number), interrupts)
+                found = work.run(places, checkpoint, interrupts, ProgressHook(reporter, reports))
             except BaseException as error:
                 ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
                 raise
@@ -223,16 +221,20 @@ def _run_batches(
                 kept.keep(places, found)
         ended.update(zip(places, found, strict=True))
 
+    pool = threads(devices, count) if count > 1 else None
     try:
-        for number, places in enumerate(batches):
-            futures[devices.submit(run, number, places)] = places
-        for future in as_completed(futures):
-            future.result()
+        if pool is not None:
+            for future in as_completed([pool.submit(run, *batch) for batch in enumerate(batches)]):
+                future.result()
+        else:
+            with jax.default_device(devices[0]) if devices else contextlib.nullcontext():
+                for number, places in enumerate(batches):
+                    run(number, places)
     except BaseException as error:
         interrupts.noticed = interrupts.noticed or signal.SIGINT  # ends the batches on other devices
-        devices.close()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
         if ended:
-            error.dataset = assembled(work.members, work.dims, ended)  # type: ignore[attr-defined]
+            error.dataset = assembled(work.dims, ended)  # type: ignore[attr-defined]
         raise
-    devices.close()
     return ended

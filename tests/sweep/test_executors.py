@@ -117,8 +117,8 @@ def test_members_of_other_shapes_are_gathered(tmp_path: pathlib.Path) -> None:
         (dict(executor=lambda: ProcessPoolExecutor(1, FORK)), ValueError, "ProcessPoolExecutor that forks"),
         (dict(executor=Here(), folder=None), ValueError, "needs a folder"),
         (dict(executor=Here(), devices="all"), ValueError, "leaves devices to the workers"),
-        (dict(part=(0, 2), folder=None), ValueError, "part is given without folder"),
-        (dict(part=(2, 2)), ValueError, r"part is \(2, 2\); expected \(i, n\) with 0 <= i < n"),
+        (dict(part=(0, 2), folder=None), ValueError, "needs a folder that all parts share"),
+        (dict(part=(2, 2)), ValueError, r"part=\(2, 2\) needs .* with 0 <= i < n"),
     ],
 )
 def test_bad_executors(how: dict[str, Any], kind: type[Exception], message: str, tmp_path: pathlib.Path) -> None:
