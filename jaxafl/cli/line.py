@@ -234,7 +234,6 @@ class Compare(Shared):
         targets: accuracies, or values of the metric, to which the times are shown, e.g. 0.6,0.7
         metric: metric of the table
         at: point of the comparison, e.g. time=200; by default the limit of time, or the end
-        spread: standard deviations over seeds, or intervals
         table: format of the table
     """
 
@@ -244,7 +243,6 @@ class Compare(Shared):
     targets: _Numbers = ()
     metric: str = "accuracy"
     at: Annotated[Any, written(point, "AXIS=NUMBER")] = None
-    spread: Literal["std", "interval"] = "std"
     table: Literal["markdown", "latex"] = "markdown"
 
 

@@ -87,7 +87,7 @@ def compare(arguments: list[str]) -> int:
         settings |= {key: {name: one.options.settings()[key] for name, one in lines.items()} for key in _PER_METHOD}
         found = study.compare(simulations, options.seeds, **settings)
         found = dataclasses.replace(found, at=options.at or found.at)
-        how = {"metrics": options.metric, "targets": options.targets, "spread": options.spread}
+        how = {"metrics": options.metric, "targets": options.targets}
         print(found.table(options.table, reference=reference, **how))
         if options.plot:
             found.plot(metric=options.metric, path=options.plot)
