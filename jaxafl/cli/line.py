@@ -74,26 +74,13 @@ def written(convert: Callable[[str], Any], metavar: str) -> PrimitiveConstructor
         metavar=metavar,
         instance_from_str=lambda words: convert(words[0]),
         is_instance=lambda value: True,
-        str_from_instance=lambda value: [_text(value)],
+        str_from_instance=lambda value: ["none" if value is None else str(value)],
     )
-
-
-def _text(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else repr(value)
 
 
 def _metrics(text: str) -> dict[str, Any]:
     """Returns the metrics of whole sets of `NAME=MODULE:FUNCTION,...`."""
-    pairs = [one.strip().partition("=") for one in text.split(",")]
-    if not all(name and ":" in place for name, _, place in pairs) or len({name for name, *_ in pairs}) < len(pairs):
-        raise UserError(f"{text!r}: expected NAME=MODULE:FUNCTION,..., each name once, e.g. f1=my_metrics:macro_f1")
-    return {name: imported(place) for name, _, place in pairs}
-
-
-def point(text: str) -> str | dict[str, float]:
-    """Returns a point of comparison from `time=200`, or `last`."""
-    axis, equals, number = text.partition("=")
-    return {axis: float(number)} if equals else axis
+    return {name.strip(): imported(place) for name, _, place in (one.partition("=") for one in text.split(","))}
 
 
 _Axis = UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]]
@@ -109,7 +96,6 @@ class Shared:
         server_steps: server steps T; by default 200, or as many as a limit of time, updates or bytes takes
         until: limits that end a run, e.g. time=3600,updates=100000,bytes=1e9,accuracy=0.9 or epsilon=8,delta=1e-5
         eval_every: server steps between evaluations, 20 by default
-        plot: image of accuracy against simulated time to write, e.g. result.png
         progress: show a progress bar, in a log a line every half minute
         lanes: runs trained at once; changes speed, and results by float rounding at most
         chunk: lanes that advance together, a divisor of lanes; changes speed, and results by float rounding at most
@@ -128,7 +114,6 @@ class Shared:
     server_steps: int | None = None
     until: Annotated[Any, written(parsed_limits, "NAME=NUMBER,...")] = None
     eval_every: int | None = None
-    plot: pathlib.Path | None = None
     progress: bool = True
     lanes: int | None = None
     chunk: int | None = None
@@ -213,16 +198,12 @@ class Sweep(Run):
 
     def settings(self) -> dict[str, Any]:
         """Returns the options of `jaxafl.sweep`."""
-        logs = pathlib.Path(self.folder or ".") / "slurm"
-        made: dict[str, Any] = {
-            "workers": process_pool,
-            "dask": dask_executor,
-            "slurm": partial(slurm_executor, logs=logs),
-        }
+        slurm = partial(slurm_executor, logs=pathlib.Path(self.folder or ".") / "slurm")
+        made: dict[str, Any] = {"workers": process_pool, "dask": dask_executor, "slurm": slurm}
         given = [name for name in made if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
-        return super().settings() | ({"executor": made[given[0]](getattr(self, given[0]))} if given else {})
+        return super().settings() | {"executor": made[given[0]](getattr(self, given[0])) if given else None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -230,24 +211,17 @@ class Compare(Shared):
     """Options of a comparison.
 
     Args:
-        method: name and options of a method, e.g. FedBuff="--server fedbuff --clock.buffer 5"; repeat it
+        method: name and options of a method, e.g. FedBuff="--server fedbuff --clock.buffer 5"; repeat it. Others are
+            compared with the first
         seeds: number of seeds 0, 1, ... of every method
-        reference: method that the others are compared with; by default the first
         targets: accuracies, or values of the metric, to which the times are shown, e.g. 0.6,0.7
         metric: metric of the table
-        at: point of the comparison, e.g. time=200; by default the limit of time, or the end
-        spread: standard deviations over seeds, or intervals
-        table: format of the table
     """
 
     method: UseAppendAction[Annotated[tuple[str, ...], arg(metavar='NAME="OPTIONS"')]] = ()
     seeds: int = 6
-    reference: str | None = None
     targets: _Numbers = ()
     metric: str = "accuracy"
-    at: Annotated[Any, written(point, "AXIS=NUMBER")] = None
-    spread: Literal["std", "interval"] = "std"
-    table: Literal["markdown", "latex"] = "markdown"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -295,10 +269,9 @@ def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
         rest.append(flag_of(name, next((one for one in texts if one not in NONE), "none")))
     given = dict(flags_of(rest))
     names = {} if file else _chosen(given)
-    chosen = [f"--{part} {one.name}" for part, one in names.items() if f"--{part}" in given or part == "clock"]
     options: Any = tyro.cli(
         _options_type(kind, names),
-        prog=" ".join(["jaxafl", command.__name__, *chosen]),
+        prog=f"jaxafl {command.__name__}",
         description=command.__doc__ + _MORE,
         args=[*filter(None, rest)],
         registry=REGISTRY,
@@ -310,8 +283,7 @@ def flags_of(arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the flags of a command line with the words that follow them, `--flag value` or `--flag=value`."""
     pairs = [(*one.partition("="), following) for one, following in itertools.pairwise([*arguments, ""])]
     words = [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
-    long = {"--durations": "--clock.durations"}
-    return [(long.get(flag, flag), value) for flag, value in words if flag.startswith("--")]
+    return [(flag, value) for flag, value in words if flag.startswith("--")]
 
 
 def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
@@ -376,19 +348,18 @@ def _options_type(command: type[Shared], names: dict[str, Constructor]) -> type:
     for part, (flag, kind, _, text) in _PARTS.items() if names else ():
         details = arg(name=flag, help=f"{text}; or MODULE:NAME", metavar=f"{{{','.join(offered(kind))}}}")
         fields.append((f"{part}_name", Annotated[str, details], names[part].name if part in names else "none"))
-    short = {"clock": "durations", "partition" if "partition" in names else "data": "clients"}
     for part, one in names.items():
         summary = f"local training with {one.name}" if part == "client" else f"{one.name}: {one.summary}"
-        group = [_field(option, option.name == short.get(part)) for option in options_of(part, names)]
+        group = [_field(option) for option in options_of(part, names)]
         fields.append((part, dataclasses.make_dataclass(part, group, namespace={"__doc__": summary.replace("`", "")})))
     bases = (Built, command) if names else (command,)
     return dataclasses.make_dataclass("Options", fields, bases=bases, kw_only=True, frozen=True)
 
 
-def _field(option: Option, short: bool) -> tuple[str, Any, Any]:
-    """Returns the field of an option for tyro; `short`: it is also a flag without the name of its part."""
+def _field(option: Option) -> tuple[str, Any, Any]:
+    """Returns the field of an option for tyro."""
     field = dataclasses.field(kw_only=True, **({} if option.default is REQUIRED else {"default": option.default}))
-    details = arg(help=option.help.replace("`", ""), aliases=[f"--{option.name}"] if short else None)
+    details = arg(help=option.help.replace("`", ""))
     if option.type in ("bool", "list"):
         return option.name, Annotated[option.hint, details], field
     choices = ",".join(map(str, choices_of(option.hint)))
@@ -462,7 +433,9 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
         split = names["partition"].call(**values["partition"])
         return found.partition(split, seed=options.partition_seed, quantiles=options.partition_quantiles, test=test)
     if pooled:
-        raise UserError(f"{found.name} is one pooled dataset; add --partition iid --clients 10, or another one")
+        raise UserError(
+            f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
+        )
     if "partition" in names or options.partition_seed or options.partition_quantiles:
         raise UserError(f"{found.name} has clients of its own; leave --partition and options that begin with it out")
     return found
