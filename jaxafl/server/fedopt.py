@@ -46,14 +46,14 @@ class OptaxServer(Server):
     Attributes:
         linear: the step reads the updates through a weighted sum only, so devices that share a run exchange one sum.
             Set it to False in a class whose `weigh`, `rate` or `update` reads single updates.
-        single_updates: True in a class with an `update` of its own that gives its aggregate the updates as they
-            arrived. `OptaxServer.update` does so.
+        bounded: True if an update weighs at most its multiplicity / M, for all clients, staleness and data, and reaches
+            the aggregate as it arrived. So it is with the `weigh` and `update` of this class; a class with its own
+            for which it holds sets `bounded = True`.
     """
 
     aggregate: Aggregate | None = dataclasses.field(default=None, kw_only=True)
 
     linear: ClassVar[bool] = True
-    single_updates: ClassVar[bool] = False
     accepts = Server.accepts | TICKS
 
     @property
@@ -61,9 +61,9 @@ class OptaxServer(Server):
         return Needs(linear=self.linear and (self.aggregate is None or self.aggregate.linear))
 
     @property
-    def clips_single_updates(self) -> bool:
-        """True if the aggregate gets the updates as they arrived."""
-        return type(self).update is OptaxServer.update or self.single_updates
+    def bounded(self) -> bool:
+        """True if no update moves the model by more than its share of M."""
+        return type(self).update is OptaxServer.update and type(self).weigh is OptaxServer.weigh
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """Returns the weights w of the updates, float [A]; 0 for padding."""
@@ -143,12 +143,17 @@ class Discounting(Discounted):
 
     weights: Literal["uniform", "samples", "local_steps"] = static(default="uniform", kw_only=True)
 
+    @property
+    def bounded(self) -> bool:
+        inherited = type(self).update is OptaxServer.update and type(self).weigh is Discounting.weigh
+        return inherited and self.weights == "uniform" and not callable(self.staleness)
+
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)
         weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
-        return self.discounted(arrivals, weights) / self.divisor(weights, times)
+        return self.discounted(arrivals, weights) / self._divisor(weights, times)
 
-    def divisor(self, weights: Array, times: Array) -> Array:
+    def _divisor(self, weights: Array, times: Array) -> Array:
         """Returns the divisor of the weights: their sum, or 1 without arrivals. `times`: multiplicities, float [A]."""
         return jnp.maximum(jnp.sum(weights), 1)
 

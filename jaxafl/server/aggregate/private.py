@@ -16,7 +16,7 @@ from jaxafl.device.keys import drawing_key
 from jaxafl.device.rows import squares
 from jaxafl.options import Number, UserError, number
 from jaxafl.server.aggregate.contract import Aggregate, Combined
-from jaxafl.server.contract import Array, Arrivals, Tree, bounds_weights, counts
+from jaxafl.server.contract import Array, Arrivals, Tree, counts
 
 _NOISE = 0xFFFFFFF1
 _COUNT = 0xFFFFFFF2
@@ -67,17 +67,12 @@ class private_mean(Aggregate):
                 f"private_mean: count_noise={self.count_noise} is at most half of noise_multiplier="
                 f"{self.noise_multiplier}, so that the count alone costs more privacy; expected a larger one"
             )
-        if not server.clips_single_updates:
+        if not server.bounded:
             raise UserError(
-                f"private_mean: {server.name} has an `update` that may combine updates before they are clipped, so "
-                "that the effect of one is not bounded; expected a server whose aggregate gets single updates. Give "
-                "fedbuff(aggregate=private_mean(C, z)), or single_updates = True in the class if it is one"
-            )
-        if not bounds_weights(server, clock, num_clients):
-            raise UserError(
-                f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or "
-                "exceeds 1 / M, so that its effect is not bounded; expected equal weights, at most discounted by "
-                "staleness. Give e.g. fedbuff(weights='uniform', reduce='mean')"
+                f"private_mean: {server.name} may combine updates before they are clipped, or give one of M updates a "
+                "weight above 1 / M or that depends on data, so that its effect is not bounded; expected equal "
+                "weights, at most discounted by staleness. Give e.g. fedbuff(weights='uniform', reduce='mean'), or "
+                "bounded = True in the class if it is"
             )
 
     @property

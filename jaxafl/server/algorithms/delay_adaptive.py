@@ -47,6 +47,7 @@ class delay_adaptive(OptaxServer):
     requires = Delivery.CONTINUOUS
     accepts = Delivery.STALE | Delivery.CONTINUOUS
     single = True
+    bounded = True
     references = ("mishchenko2022", "koloskova2022")
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
