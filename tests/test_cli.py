@@ -284,7 +284,7 @@ BAD = [  # command line, and what stands in the message
     (f"compare {DATA} --method 'A=--server fedbuff --until time=9'", "--until is one for all methods"),
     (f"compare {DATA} --method 'A=--server fedbuff' --metric foo", "there is no metric 'foo'"),
     (f"compare {DATA} --method 'A=--server fedbuff' --targets a,b", "could not convert"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --targets 1.5", "must be in [0, 1], got 1.5"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --targets 1.5", "must be >= 0, <= 1, got 1.5"),
     (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "neither trained on nor tested on"),
     (f"tune {DATA} --validation 0.2", "at least one axis"),
     ("plot absent.nc --output result.png", "No such file or directory: 'absent.nc'"),
