@@ -183,16 +183,14 @@ class fedopt(Discounting, Optimised, init=False):
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         self.check_hyperparameters()
         if isinstance(self.optimizer, MadeOptimizer) and self.learning_rate != 1:
-            raise ValueError(
-                f"fedopt: the optimiser is made already, with its learning rate; learning_rate={self.learning_rate} "
-                "has no effect: leave it out, or give the constructor"
-            )
+            given = f"learning_rate={self.learning_rate}"
+            raise ValueError(f"fedopt: the optimiser is made already; leave {given} out, or give the constructor")
         if "learning_rate" in self.schedules:
             state = jax.eval_shape(self.at_step(0)._optimizer().init, {"x": jnp.zeros(1)})
             if nodes_of(state, _INJECTED):
                 raise ValueError(
-                    f"fedopt: {self.optimizer_name} keeps its learning_rate in its state (optax.inject_hyperparams), "
-                    "where a schedule of server steps has no effect. Give the optimiser itself, such as optax.adam"
+                    f"fedopt: {self.optimizer_name} keeps its learning_rate in its state, where a schedule of server "
+                    "steps has no effect. Give the optimiser without optax.inject_hyperparams"
                 )
 
     def applied_rate(self, state: optax.OptState) -> Number | None:

@@ -59,14 +59,12 @@ class private_mean(Aggregate):
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         if (self.quantile is None) != (self.count_noise is None):
             raise UserError(
-                f"private_mean: quantile={self.quantile} is given with count_noise={self.count_noise}; expected both "
-                "or neither. Give e.g. quantile=0.5, count_noise=M / 20"
+                f"private_mean: quantile={self.quantile} and count_noise={self.count_noise}; give both or neither, "
+                "e.g. quantile=0.5, count_noise=M / 20"
             )
         if self.count_noise is not None and np.any(2 * self.count_noise <= self.noise_multiplier):
-            raise UserError(
-                f"private_mean: count_noise={self.count_noise} is at most half of noise_multiplier="
-                f"{self.noise_multiplier}, so that the count alone costs more privacy; expected a larger one"
-            )
+            more = f"more than half of noise_multiplier={self.noise_multiplier}"
+            raise UserError(f"private_mean: count_noise={self.count_noise} costs much privacy; give {more}")
         if not server.bounded:
             raise UserError(
                 f"private_mean: {server.name} may combine updates before they are clipped, or give one of M updates a "
