@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-import json
 import os
 import pathlib
 import platform
 import re
 import shutil
 import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -26,11 +24,7 @@ from jaxafl.references import version
 
 # name and extra of a requirement; not of an extra of another package, which has its packages
 _REQUIREMENT = re.compile(r"^([\w.-]+)(?![\w.\[-])[^;\n]*(?:;.*\bextra == ['\"]([\w-]+)['\"])?", re.MULTILINE)
-_SECONDS = 120  # a broken device may never answer
-_DEVICES = """import json, jax
-of = lambda one: f"{one.device_kind}, {(one.memory_stats() or {}).get('bytes_limit', 0) / 2**30:.1f} GiB"
-print(json.dumps({f"{one.platform}:{one.id}": of(one) for one in jax.local_devices()}))
-"""
+_SECONDS = 120  # a broken driver may never answer
 
 
 def doctor(data_dir: pathlib.Path | None = None) -> int:
@@ -39,14 +33,15 @@ def doctor(data_dir: pathlib.Path | None = None) -> int:
     Args:
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else the default of TensorFlow Datasets
     """
-    looks: dict[str, Any] = {"machine": machine, "packages": packages, "devices": devices, "nvidia": nvidia}
+    looks: dict[str, Any] = {"machine": machine, "packages": packages}
     looks |= {"packages of extras": lambda: packages(optional=True), "data": lambda: datasets(data_dir)}
+    looks |= {"nvidia": nvidia, "devices": devices}  # last, since a broken plugin may end the process
     for section, look in looks.items():
         try:
             found = look()
         except Exception as error:  # a failing part must not hide the others
             found = {"error": f"{type(error).__name__}: {error}"}
-        print("\n".join([section, *(f"  {name:<20} {text}" for name, text in found.items())]))
+        print("\n".join([section, *(f"  {name:<20} {text}" for name, text in found.items())]), flush=True)
     return 0
 
 
@@ -90,14 +85,10 @@ def packages(name: str = "jaxafl", optional: bool = False) -> dict[str, str]:
 
 
 def devices() -> dict[str, str]:
-    """Returns the devices that JAX finds, in a separate process: a broken plugin may end it, and memory stays free."""
-    how: Any = {"env": os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, "timeout": _SECONDS}
-    done = subprocess.run([sys.executable, "-c", _DEVICES], capture_output=True, text=True, **how)
-    said = [one for one in done.stderr.splitlines() if one.strip() and not one.startswith((" ", "Traceback ("))]
-    if done.returncode:
-        why = said[-1] if said else f"the process ended with code {done.returncode}"
-        return {"error": f"{why} (JAX_PLATFORMS={os.environ.get('JAX_PLATFORMS', '')!r}; try cpu)"}
-    return json.loads(done.stdout.splitlines()[-1]) | ({"JAX says": " ".join(said)} if said else {})
+    """Returns the devices that JAX finds, and their memory."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    sizes = {one: (one.memory_stats() or {}).get("bytes_limit", 0) / 2**30 for one in jax.local_devices()}
+    return {f"{one.platform}:{one.id}": f"{one.device_kind}, {size:.1f} GiB" for one, size in sizes.items()}
 
 
 def nvidia() -> dict[str, str]:
