@@ -105,8 +105,6 @@ def _value(node: ast.expr) -> Any:
         case ast.Call():
             keywords = {str(one.arg): _value(one.value) for one in node.keywords}
             return _named(ast.unparse(node.func))(*map(_value, node.args), **keywords)
-        case ast.Name() if node.id in _NAMES:
-            raise UserError(f"{node.id!r} is incomplete; did you mean {node.id}(...)?")
     raise UserError(f"{ast.unparse(node)!r} is not allowed; expected numbers, parts such as uniform(1, 5), + - * and /")
 
 
