@@ -41,7 +41,7 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
     "run --server psurdg --clock.upload 0.5": "Client(learning_rate=1.0, steps=1, batch_size=None) psurdg() "
     "bernoulli(upload=0.5)",
-    "run --server fedbuff --server.staleness none --client.batch_size=null --lanes none": "Client(learning_rate=0.05, "
+    "run --server fedbuff --server.staleness none --client.batch_size=null": "Client(learning_rate=0.05, "
     f"steps=10, batch_size=None) fedbuff(staleness='none') {TEN}, buffer=10)",
     "run --client.optimizer adam --client.b1 0.8 --client.epochs 2 --client.learning_rate 1e-3": "Client(optimizer="
     "adam, learning_rate=0.001, b1=0.8, epochs=2) fedavg() synchronous()",
@@ -262,7 +262,7 @@ BAD = [  # command line, and what stands in the message
     (f"run {DATA} --partition iid", "leave --partition"),
     (f"run {DATA} --partition-seed 1", "leave --partition and options that begin with it out"),
     (f"run {DATA} --server fedprox --client.proximal 1", "--server.mu"),
-    (f"run {DATA} --sever-steps 3", "--server-steps none|INT"),
+    (f"run {DATA} --sever-steps 3", "--server-steps {None}|INT"),
     (f"run {DATA} --clock.buffer 3", "Unrecognized options: --clock.buffer, 3"),
     (f"run {DATA} --axis seed=0:2", "Unrecognized options: --axis"),
     ("run --server audg", "--clock.upload FLOAT"),

@@ -16,7 +16,6 @@ import tyro
 
 from jaxafl.callbacks import Interrupted
 from jaxafl.cli import doctor, quickstart, show
-from jaxafl.cli.line import REGISTRY
 from jaxafl.cli.simulate import SIMULATING, resume
 from jaxafl.options import UserError
 from jaxafl.references import version
@@ -65,7 +64,7 @@ def _command(argv: Sequence[str]) -> int:
             return 0
         if name in SIMULATING:
             return SIMULATING[name](arguments)
-        how: Any = {"prog": "jaxafl", "description": _ABOUT, "args": argv, "registry": REGISTRY}
+        how: Any = {"prog": "jaxafl", "description": _ABOUT, "args": argv}
         return tyro.extras.subcommand_cli_from_dict(COMMANDS, **how)
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import tyro
 from tyro.conf import UseAppendAction, arg
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
+from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
@@ -32,7 +32,6 @@ from jaxafl.options import UserError, shown
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
 
-REGISTRY = ConstructorRegistry()
 _PARTS = {  # part -> flag, kind, default name, help
     "data": ("data", "datasets", "femnist", "dataset"),
     "partition": ("partition", "partitions", "none", "split of a pooled dataset over clients, or none"),
@@ -57,14 +56,6 @@ Options depend on the data, model, server and clock that the command line names 
 A file gives a number per client: --client.learning-rate @rates.npy, also in an --axis.
 
 FILE.py before the options takes the place of all parts: it defines simulation, a jaxafl.Simulation."""
-
-
-@REGISTRY.primitive_rule
-def _no_value(info: Any) -> PrimitiveConstructorSpec[None] | None:
-    """Returns the rule that `none` and `null` stand for `None`."""
-    if info.type is not type(None):
-        return None
-    return PrimitiveConstructorSpec(1, "none", lambda _: None, lambda one: one is None, lambda _: ["none"], NONE)
 
 
 def written(convert: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[Any]:
@@ -274,7 +265,6 @@ def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
         prog=f"jaxafl {command.__name__}",
         description=command.__doc__ + _MORE,
         args=[*filter(None, rest)],
-        registry=REGISTRY,
     )
     return Line(options, names, axes, given, file)
 
@@ -363,8 +353,7 @@ def _field(option: Option) -> tuple[str, Any, Any]:
     if option.type in ("bool", "list"):
         return option.name, Annotated[option.hint, details], field
     choices = ",".join(map(str, choices_of(option.hint)))
-    words = {"None": "none", "str": f"{{{choices}}}" if choices else "TEXT"}
-    metavar = "|".join(words.get(one, one.upper()) for one in option.type.split(" | "))
+    metavar = option.type.upper().replace(" ", "").replace("STR", f"{{{choices}}}" if choices else "TEXT")
     return option.name, Annotated[Any, written(lambda text: read(text, option.hint), metavar), details], field
 
 
