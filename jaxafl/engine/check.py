@@ -257,7 +257,7 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
         "{p.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out",
     ),
     (
-        lambda p: p.is_planned and p.takes_mean and not p.server.bounded,
+        lambda p: p.is_planned and p.takes_mean and not p.prepared_server.bounded,
         "the server {server.name} may combine updates before they are clipped, or give one of M updates a weight above "
         "1 / M, which the planned noise does not cover. Use another server, or options such as fedbuff(reduce='mean')",
     ),
