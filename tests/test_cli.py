@@ -37,7 +37,8 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "buffer=10, rate=2)",
     "run --server fadas --data.clients 4 --server.delay-scaling eq4": f"{USUAL} fadas(delay_scaling='eq4') "
     "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=4)",
-    "run --server fedprox --server.mu 0.2": "Client(learning_rate=0.05, steps=10, proximal=0.2) fedavg() synchronous()",
+    "run --server fedprox --client.proximal 0.2": "Client(learning_rate=0.05, steps=10, proximal=0.2) fedavg() "
+    "synchronous()",
     "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
     "run --server psurdg --clock.upload 0.5": "Client(learning_rate=1.0, steps=1, batch_size=None) psurdg() "
     "bernoulli(upload=0.5)",
@@ -64,7 +65,7 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "(optimizer=adam, learning_rate=0.05, steps=(1, 2)) fedavg() synchronous(durations=constant(value=1)) "
     "clock.durations: constant(value=1), uniform(low=1, high=2); client.optimizer: adam, sgd; "
     "client.steps: [1, 2], 4; seed: 0",
-    "sweep --server fedprox --axis server.mu=0.1,30 --axis clock.replacement=False,true --clock.cohort 3 --axis "
+    "sweep --server fedprox --axis client.proximal=0.1,30 --axis clock.replacement=False,true --clock.cohort 3 --axis "
     "client.epochs=none,2 --axis server.weights=uniform": "Client(learning_rate=0.05, epochs=2, proximal=0.1) "
     "fedavg(weights='uniform') synchronous(cohort=3) client.proximal: 0.1, 30; clock.replacement: False, True; "
     "client.epochs: None, 2; server.weights: 'uniform'; seed: 0",
@@ -187,7 +188,7 @@ def test_a_number_per_client_comes_from_a_file(tmp_path: pathlib.Path, monkeypat
     data = [*SMALL, "--data.clients", "4"]
     made = simulation(
         *data, "--client.learning-rate", "@rates.npy", "--client.batch_size=@sizes.npy", "--client.momentum=@rates.npy",
-        "--client.epochs", "@sizes.npy", "--server", "fedprox", "--server.mu", "@rates.npy",
+        "--client.epochs", "@sizes.npy", "--server", "fedprox", "--client.proximal", "@rates.npy",
     )  # fmt: skip
     made.check()
     np.testing.assert_array_equal([*made.client.hyperparameters.values()], [rates, rates])
@@ -261,7 +262,6 @@ BAD = [  # command line, and what stands in the message
     (f"run {DATA} --client.learning-rate abc", "'abc' is not a number"),
     (f"run {DATA} --partition iid", "leave --partition"),
     (f"run {DATA} --partition-seed 1", "leave --partition and options that begin with it out"),
-    (f"run {DATA} --server fedprox --client.proximal 1", "--server.mu"),
     (f"run {DATA} --sever-steps 3", "--server-steps {None}|INT"),
     (f"run {DATA} --clock.buffer 3", "Unrecognized options: --clock.buffer, 3"),
     (f"run {DATA} --axis seed=0:2", "Unrecognized options: --axis"),

@@ -43,7 +43,8 @@ _PARTS = {  # part -> flag, kind, default name, help
 _NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert"}  # defaults for others than images
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
 _GRADIENT = {"learning_rate": 1.0, "steps": 1}
-_LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers that take gradients -> their defaults of local training
+_LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers -> their defaults of local training
+    "fedprox": {"proximal": 0.01},
     "asysg": _GRADIENT,
     "audg": _GRADIENT | {"batch_size": None},
     "psurdg": _GRADIENT | {"batch_size": None},
@@ -380,10 +381,6 @@ def make_simulation(line: Line) -> Simulation:
         return _of_file(pathlib.Path(line.file).resolve())
     names, options = line.names, line.options
     values = {part: dict(vars(getattr(options, part))) for part in names}
-    if names["server"].name == "fedprox":
-        if values["client"]["proximal"] is not None:
-            raise UserError("--client.proximal is given; fedprox takes its μ as --server.mu")
-        values["client"]["proximal"] = values["server"].pop("mu")
     data, needs = _data(line, values), getattr(names["server"].call, "needs", None)
     if share := options.validation or (0.1 if getattr(needs, "validation", False) is True else None):
         data = data.with_validation(share)
@@ -400,7 +397,7 @@ def axes_of(line: Line) -> dict[str, list[Any]]:
     axes = {name: [read(text, hints.get(name, Any)) for text in texts] for name, texts in line.axes.items()}
     if "client.optimizer" in axes:
         axes["client.optimizer"] = [find(name, "optimisers").call for name in axes["client.optimizer"]]
-    return {"client.proximal" if name == "server.mu" else name: values for name, values in axes.items()}
+    return axes
 
 
 def _of_file(file: pathlib.Path) -> Simulation:

@@ -222,8 +222,8 @@ def limits_reached(result: xr.Dataset) -> list[str]:
     """Returns a line per limit that ended runs, with the number of these runs; the most frequent ones."""
     known = np.ravel(result["stopped"] if "stopped" in result.variables else result.attrs.get("stopped", ""))
     limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
-    share = " ({} of {} runs)" if len(known) > 1 else ""
-    return [f"ended by a limit: {one}{share.format(count, len(known))}" for one, count in limits.most_common(_SHOWN)]
+    each = limits.most_common(_SHOWN)
+    return [f"ended by a limit: {one} ({count} of {len(known)} runs)" for one, count in each]
 
 
 def wasted_runs(result: xr.Dataset) -> list[str]:

@@ -90,14 +90,12 @@ class private_mean(Aggregate):
         multiplier = jnp.asarray(self.noise_multiplier, norm.dtype)
         if self.quantile is not None and self.count_noise is not None:
             multiplier /= jnp.sqrt(1 - jnp.square(multiplier / (2 * jnp.asarray(self.count_noise, norm.dtype))))
-        noise = jax.random.normal(self._key(arrivals, _NOISE), direction.shape, direction.dtype)
+        keys = [drawing_key(jax.random.fold_in(arrivals.key, stream)) for stream in (_NOISE, _COUNT)]
+        noise = jax.random.normal(keys[0], direction.shape, direction.dtype)
         direction = restored(direction + (multiplier * norm / total).astype(direction.dtype) * noise)
         if self.quantile is None or self.count_noise is None:
             return direction, state, {}
-        noise = jax.random.normal(self._key(arrivals, _COUNT), (), norm.dtype)
+        noise = jax.random.normal(keys[1], (), norm.dtype)
         below = jnp.sum(jnp.where(norms <= norm, times, 0)) + self.count_noise * noise
         after = norm * jnp.exp(-self.adaptation_rate * (below / total - self.quantile))
         return direction, after.astype(state.dtype), {"clip_norm": norm}
-
-    def _key(self, arrivals: Arrivals, stream: int) -> Array:
-        return drawing_key(jax.random.fold_in(arrivals.key, stream))
