@@ -24,7 +24,7 @@ from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, value
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
-from jaxafl.sweep.folder import check_no_member, is_sweep
+from jaxafl.sweep.folder import is_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
@@ -88,24 +88,17 @@ def _show(kinds: Sequence[str]) -> None:
                 console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
 
 
-def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None) -> int:
+def gather(folder: Positional[pathlib.Path]) -> int:
     """Show how far the members of a sweep or a comparison are, from its --folder, while it runs or afterwards.
 
     Args:
         folder: the folder of `jaxafl sweep --folder`, or of `jaxafl compare --folder`
-        output: NetCDF file to write with the finished members of a sweep
     """
-    compared = is_comparison(folder)
     with user_errors():
-        if compared and output is not None:
-            raise UserError(f"--output takes a sweep, and {folder} holds one per method: gather the folders in it")
-        found = gathered(folder)[0] if compared else {"": gather_sweep(folder)}
-        check_no_member(folder, results.check_result_path(output))
+        found = gathered(folder)[0] if is_comparison(folder) else {"": gather_sweep(folder)}
     for name, one in found.items():
         print(f"{name}: " if name else "", end="")
         show_progress(one)
-    if output is not None:
-        print(f"wrote {results.keep(found[''].load(), output)}")
     return 0
 
 
