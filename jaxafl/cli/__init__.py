@@ -47,16 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         the number of the signal for an interruption (130: Ctrl-C). Other exceptions are bugs, and are raised.
     """
     if argv is None:
+        argv = sys.argv[1:]
         gc.set_threshold(50_000)  # collecting garbage while JAX traces would slow down the one command of this process
         warnings.filterwarnings("once", category=UserWarning, append=True)
         warnings.formatwarning = lambda message, *place, **how: f"jaxafl: warning: {message}\n"
-        if sys.argv[1:2] == ["list"] and hasattr(signal, "SIGPIPE"):
+        if argv[:1] == ["list"] and hasattr(signal, "SIGPIPE"):
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `jaxafl list | head` ends as other commands do
-    return _command(sys.argv[1:] if argv is None else argv)
-
-
-def _command(argv: Sequence[str]) -> int:
-    """Runs a command and returns the exit code of `main`."""
     name, *arguments = argv or [""]
     try:
         if name == "--version":
