@@ -22,7 +22,6 @@ import numpy as np
 from experiments.suite import command as suite
 from experiments.suite import pages, report, running
 from experiments.suite.experiment import SCALES, Experiment
-from jaxafl.cli import readable_output
 from jaxafl.readers.replacing import replacing
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -52,7 +51,6 @@ def experiments() -> dict[str, Experiment]:
     return found
 
 
-@readable_output()
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="papers, or tables such as fadas.table1; by default all")

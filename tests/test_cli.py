@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import io
-import json
-import os
 import pathlib
 import re
 import shlex
@@ -38,22 +35,23 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "run --server fedbuff --clock.period 2.0": f"{USUAL} fedbuff() {TEN}, buffer=None, period=2.0)",
     "run --server fedbuff --clock.rate 2": f"{USUAL} fedbuff() free_running(durations=uniform(low=1, high=5), "
     "buffer=10, rate=2)",
-    "run --server fadas --clients 4 --server.delay-scaling eq4": f"{USUAL} fadas(delay_scaling='eq4') "
+    "run --server fadas --data.clients 4 --server.delay-scaling eq4": f"{USUAL} fadas(delay_scaling='eq4') "
     "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=4)",
-    "run --server fedprox --server.mu 0.2": "Client(learning_rate=0.05, steps=10, proximal=0.2) fedavg() synchronous()",
+    "run --server fedprox --client.proximal 0.2": "Client(learning_rate=0.05, steps=10, proximal=0.2) fedavg() "
+    "synchronous()",
     "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
     "run --server psurdg --clock.upload 0.5": "Client(learning_rate=1.0, steps=1, batch_size=None) psurdg() "
     "bernoulli(upload=0.5)",
-    "run --server fedbuff --server.staleness none --client.batch_size=null --lanes none": "Client(learning_rate=0.05, "
+    "run --server fedbuff --server.staleness none --client.batch_size=null": "Client(learning_rate=0.05, "
     f"steps=10, batch_size=None) fedbuff(staleness='none') {TEN}, buffer=10)",
     "run --client.optimizer adam --client.b1 0.8 --client.epochs 2 --client.learning_rate 1e-3": "Client(optimizer="
     "adam, learning_rate=0.001, b1=0.8, epochs=2) fedavg() synchronous()",
-    "run --clients 3 --client.optimizer adamw --client.weight-decay 0.5 --client.steps [1,2,3]": "Client("
+    "run --data.clients 3 --client.optimizer adamw --client.weight-decay 0.5 --client.steps [1,2,3]": "Client("
     "optimizer=adamw, weight_decay=0.5, learning_rate=0.05, steps=(1, 2, 3)) fedavg() synchronous()",
     'run --client.upload "chain(clip_by_global_norm(1.0), few=top_k(share=0.01))" --client.correction "feddyn(0.1)"': ""
     "Client(learning_rate=0.05, steps=10, upload=chain(clip_by_global_norm(max_norm=1.0), few=top_k(share=0.01)), "
     "correction=feddyn(alpha=0.1)) fedavg() synchronous()",
-    'run --durations "link(up=1e6, down=5e6) + 3" --clock.hours "available(22, 6, zones=4)"': f"{USUAL} fedavg() "
+    'run --clock.durations "link(up=1e6, down=5e6) + 3" --clock.hours "available(22, 6, zones=4)"': f"{USUAL} fedavg() "
     "synchronous(durations=link(up=1000000.0, down=5000000.0) + constant(value=3), "
     "hours=available(begin=22, end=6, zones=4))",
     'run --server mifa --clock warm_up --clock.clock "free_running(concurrency=3, durations=uniform(1, 5))"': f"{USUAL}"
@@ -67,7 +65,7 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "(optimizer=adam, learning_rate=0.05, steps=(1, 2)) fedavg() synchronous(durations=constant(value=1)) "
     "clock.durations: constant(value=1), uniform(low=1, high=2); client.optimizer: adam, sgd; "
     "client.steps: [1, 2], 4; seed: 0",
-    "sweep --server fedprox --axis server.mu=0.1,30 --axis clock.replacement=False,true --clock.cohort 3 --axis "
+    "sweep --server fedprox --axis client.proximal=0.1,30 --axis clock.replacement=False,true --clock.cohort 3 --axis "
     "client.epochs=none,2 --axis server.weights=uniform": "Client(learning_rate=0.05, epochs=2, proximal=0.1) "
     "fedavg(weights='uniform') synchronous(cohort=3) client.proximal: 0.1, 30; clock.replacement: False, True; "
     "client.epochs: None, 2; server.weights: 'uniform'; seed: 0",
@@ -102,7 +100,8 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_line_describes_what_python_would(command: str, calls: Any) -> None:
     name, *words = shlex.split(command)
-    sized = ["--data", "synthetic", "--data.max-size", "60", *(["--clients", "12"] if "--clients" not in words else [])]
+    sized = ["--data", "synthetic", "--data.max-size", "60"]
+    sized += ["--data.clients", "12"] if "--data.clients" not in words else []
     assert main([name, *sized, *words]) == 130
     sim, more, _ = calls[0]
     axes = more[0] if more else {}
@@ -182,22 +181,22 @@ def test_a_number_per_client_comes_from_a_file(tmp_path: pathlib.Path, monkeypat
     monkeypatch.chdir(tmp_path)
     rates = [0.1, 0.2, 0.05, 0.3]
     np.save("rates.npy", rates)
+    np.save("sizes.npy", [8, 16, 4, 2])
     np.save("words.npy", np.array([None]))
-    pathlib.Path("sizes.txt").write_text("8, 16\n4\t2\n")
-    pathlib.Path("short.csv").write_text("1e-1,0.2,0.3\n")
+    np.save("short.npy", rates[:3])
     pathlib.Path("bad.txt").write_text("a b")
     data = [*SMALL, "--data.clients", "4"]
     made = simulation(
-        *data, "--client.learning-rate", "@rates.npy", "--client.batch_size=@sizes.txt", "--client.momentum=@rates.npy",
-        "--client.epochs", "@sizes.txt", "--server", "fedprox", "--server.mu", "@rates.npy",
+        *data, "--client.learning-rate", "@rates.npy", "--client.batch_size=@sizes.npy", "--client.momentum=@rates.npy",
+        "--client.epochs", "@sizes.npy", "--server", "fedprox", "--client.proximal", "@rates.npy",
     )  # fmt: skip
     made.check()
     np.testing.assert_array_equal([*made.client.hyperparameters.values()], [rates, rates])
     assert made.client.batch_size == made.client.epochs == (8, 16, 4, 2) and made.client.steps is None
     assert made.client.proximal.tolist() == rates
-    for file in ("@short.csv", "@none.npy", "@bad.txt", "@words.npy"):
+    for file in ("@short.npy", "@none.npy", "@bad.txt", "@words.npy"):
         assert main(["run", *data, "--client.learning-rate", file]) == 2
-        said = "one number per client" if file == "@short.csv" else "cannot be read"
+        said = "one number per client" if file == "@short.npy" else "cannot be read"
         assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
@@ -244,32 +243,30 @@ def test_methods_differ_in_their_lengths_and_parts(calls: Any) -> None:
     assert how["server_steps"] == {"A": 10, "B": 50} and how["eval_every"] == {"A": None, "B": 25} and seeds == 2
 
 
-def test_a_plan_has_the_length_of_its_limits(calls: Any, capsys: Any) -> None:
+def test_a_plan_has_the_length_of_its_server_steps(calls: Any, capsys: Any) -> None:
     plan = [*SMALL, "--axis", "server.learning_rate=0.5,1", "--clock.durations", "2", "--plan"]
-    for limits in (["--until", "time=60"], ["--until", "time=60,accuracy=0.9", "--server-steps", "7"], []):
-        assert main(["sweep", *plan, *limits]) == 130
-    assert [more[1] for _, more, _ in calls] == [30, 7, 200]
+    for steps in (["--server-steps", "7"], []):
+        assert main(["sweep", *plan, *steps]) == 130
+    assert [how["server_steps"] for _, _, how in calls] == [7, 200]
     capsys.readouterr()
-    assert main(["sweep", *plan, "--until", "accuracy=0.9"]) == 2
-    assert "give --server-steps" in one_line(capsys)
+    assert main(["sweep", *plan, "--until", "time=60"]) == 2
+    assert "leave --until out" in one_line(capsys)
 
 
 BAD = [  # command line, and what stands in the message
     ("bogus", "Unrecognized options: bogus"),
     ("run --server fedfoo", "there is no server 'fedfoo'; did you mean 'fedfa'? Choose from ace, "),
     (f"run {DATA} --seed=-1", "seed must be at least 0"),
-    (f"run {DATA} --durations uniform(1)", "missing 1 required positional argument: 'high'"),
-    (f"run {DATA} --durations unifrom(1,5)", "did you mean 'uniform'?"),
+    (f"run {DATA} --clock.durations uniform(1)", "missing 1 required positional argument: 'high'"),
+    (f"run {DATA} --clock.durations unifrom(1,5)", "did you mean 'uniform'?"),
     (f"run {DATA} --client.learning-rate abc", "'abc' is not a number"),
     (f"run {DATA} --partition iid", "leave --partition"),
     (f"run {DATA} --partition-seed 1", "leave --partition and options that begin with it out"),
-    (f"run {DATA} --server fedprox --client.proximal 1", "--server.mu"),
-    (f"run {DATA} --sever-steps 3", "--server-steps none|INT"),
+    (f"run {DATA} --sever-steps 3", "--server-steps {None}|INT"),
     (f"run {DATA} --clock.buffer 3", "Unrecognized options: --clock.buffer, 3"),
     (f"run {DATA} --axis seed=0:2", "Unrecognized options: --axis"),
     ("run --server audg", "--clock.upload FLOAT"),
     (f"run {DATA} --until time=5,time=9", "each name once"),
-    (f"run {DATA} --metrics f1=math:sqrt,f1=math:exp", "each name once"),
     (f"run {DATA} --server absent_module:halved", "No module named 'absent_module'"),
     (f"sweep {DATA}", "at least one axis"),
     (f"sweep {DATA} --axis server.learning_rate=1,-1", "must be >= 0, got -1"),
@@ -277,7 +274,7 @@ BAD = [  # command line, and what stands in the message
     (f"sweep {DATA} --axis server.mu=1,2", "--server.mu"),
     (f"sweep {DATA} --axis seed=1,x", "'x' is not a number"),
     (f"sweep {DATA} --axis seed=0:2 --seed 7", "beside --seed"),
-    (f"sweep {DATA} --axis clock.durations=1,2 --durations 7", "beside --clock.durations"),
+    (f"sweep {DATA} --axis clock.durations=1,2 --clock.durations 7", "beside --clock.durations"),
     (f"sweep {DATA} --axis client.batch-size=8 --client.batch_size=7", "beside --client.batch-size"),
     (f"sweep {DATA} --axis client.learning_rate=1/3,0.1", "'1/3' is not a number"),
     *((f"sweep {DATA} --axis {axis}", "--axis") for axis in ("seed", "seed=", "=1", "seed=3:3", "seed=1,,2")),
@@ -286,10 +283,8 @@ BAD = [  # command line, and what stands in the message
     (f"compare {DATA} --method 'A=--server fedbuff' --output x.nc", "Unrecognized options: --output"),
     (f"compare {DATA} --method 'A=--server fedbuff --until time=9'", "--until is one for all methods"),
     (f"compare {DATA} --method 'A=--server fedbuff' --metric foo", "there is no metric 'foo'"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --reference C", "reference must be one of 'A'"),
     (f"compare {DATA} --method 'A=--server fedbuff' --targets a,b", "could not convert"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --targets 1.5", "must be in [0, 1], got 1.5"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --at tme=5", "did you mean 'time'?"),
+    (f"compare {DATA} --method 'A=--server fedbuff' --targets 1.5", "must be >= 0, <= 1, got 1.5"),
     (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "neither trained on nor tested on"),
     (f"tune {DATA} --validation 0.2", "at least one axis"),
     ("plot absent.nc --output result.png", "No such file or directory: 'absent.nc'"),
@@ -336,17 +331,11 @@ def test_expressions_are_those_of_python() -> None:
     assert repr(parsed("private_mean(0.5, quantile=None)", afl.aggregate.Aggregate)) == "private_mean(max_norm=0.5)"
 
 
-def test_list_as_json_names_everything_with_its_options(capsys):
-    assert main(["list", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    servers = {entry["name"]: entry for entry in listed["servers"]}
+def test_lists_have_every_public_server() -> None:
     public = {name: getattr(afl.server, name) for name in afl.server.__all__ if name.islower()}
     made = {name for name, call in public.items() if isinstance(call, type) and issubclass(call, Server)}
-    assert set(listed) == set(KINDS) and set(servers) - {"fedprox"} == made
-    rate = servers["asyncfeded"]["options"][0]
-    assert rate.pop("help") and servers["asyncfeded"]["clocks"] == ["free_running"]
-    known = {"name": "base_rate", "type": "float", "default": 1.0, "required": False, "allowed": "> 0", "hint": ""}
-    assert rate == known
+    servers = offered("servers")
+    assert set(servers) - {"fedprox"} == made and servers["asyncfeded"].clocks == ("free_running",)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "optimisers", "local training"])
@@ -413,6 +402,7 @@ class in_turn:
 
 def right(labels, outputs):
     return (outputs.argmax(-1) == labels).mean()
+
 '''
 
 
@@ -433,14 +423,16 @@ def test_parts_of_ones_own_are_found_with_their_options(own: str, capsys: Any, c
     server = f"--server {there}.server:clipped_mean --server.radius"
     parts = (
         f"{server} 0.25 --clock {there}.clock:in_turns --clock.seconds 3 --model {there}.model:tanh_network "
-        f"--data {there}.dataset:pooled_moons --partition {own}:in_turn --clients 4"
+        f"--data {there}.dataset:pooled_moons --partition {own}:in_turn --partition.clients 4"
     )
     made = simulation(*parts.split())
     assert (made.server.radius, made.clock.seconds, made.data.num_clients) == (0.25, 3, 4)
-    assert simulation("--durations", f"{there}.duration:every_so_often(1.0)").clock.durations == every_so_often(1.0)
+    assert simulation("--clock.durations", f"{there}.duration:every_so_often(1.0)").clock.durations == every_so_often(
+        1.0
+    )
     assert main(["run", *parts.split(), "-h"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for text in ("--server.radius FLOAT", "--model.features INT", "--clients INT, --partition.clients INT number of"):
+    for text in ("--server.radius FLOAT", "--model.features INT", "--partition.clients INT number of"):
         assert text in shown
     assert main(["sweep", *SMALL, *server.split()[:2], "--axis", "server.radius=0.5,1"]) == 130
     assert calls[0][1] == ({"server.radius": [0.5, 1], "seed": [0]},) and calls[0][0].server.radius == 0.5
@@ -494,21 +486,6 @@ def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch, capsys):
             assert one_line(capsys) == "jaxafl: error: as said\n"
 
 
-@pytest.mark.parametrize("buffered", [True, False])
-def test_output_that_is_not_read_to_its_end_is_no_error(buffered: bool, monkeypatch: Any) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    binary = os.fdopen(writer, "wb", buffering=-1 if buffered else 0)
-    with io.TextIOWrapper(binary, write_through=not buffered) as output:  # closing flushes, as Python does at its exit
-        monkeypatch.setattr(sys, "stdout", output)
-        assert main(["--version"]) == 0
-
-
-def test_a_broken_pipe_that_is_not_the_output_is_raised() -> None:
-    with pytest.raises(BrokenPipeError, match="of a tracker"), cli.readable_output():
-        raise BrokenPipeError("of a tracker")
-
-
 def test_a_warning_is_printed_once_and_without_a_line_of_code() -> None:
     code = "import sys, warnings; from jaxafl import cli; cli.COMMANDS['list'] = lambda: [warnings.warn('small'), "
     code += "warnings.warn('small'), warnings.warn('large')] and 0; sys.argv[1:] = ['list']; sys.exit(cli.main())"
@@ -536,14 +513,11 @@ def test_the_table_averages_the_runs_that_have_not_failed(failed_step, said, acc
 
 @pytest.mark.slow
 def test_run_and_sweep_write_what_python_would(tmp_path, capsys):
-    file, image = tmp_path / "result.nc", tmp_path / "result.png"
-    durations = ["--durations", "uniform(1, 5) + suspension(0.1)"]
+    file = tmp_path / "result.nc"
+    durations = ["--clock.durations", "uniform(1, 5) + suspension(0.1)"]
     cache = ["--cache", str(tmp_path / "cache")]
-    assert (
-        main(["run", *SMALL, *FREE, *durations, *cache, "--seed", "3", "--output", str(file), "--plot", str(image)])
-        == 0
-    )
-    assert "fedasync on free_running" in capsys.readouterr().out and image.stat().st_size > 5000
+    assert main(["run", *SMALL, *FREE, *durations, *cache, "--seed", "3", "--output", str(file)]) == 0
+    assert "fedasync on free_running" in capsys.readouterr().out
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
     clock = afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 5) + afl.clock.suspension(0.1))
     parts = afl.data.synthetic(clients=6, max_size=60), afl.models.logistic(10), afl.Client(learning_rate=0.05, steps=2)
@@ -599,8 +573,7 @@ def test_compare_tune_and_their_folders(tmp_path: pathlib.Path, capsys: Any) -> 
     grid = ["--axis", "client.learning_rate=1e-9,0.02", "--axis", "clock.before_step=false", "--server-steps", "8"]
     assert main(["tune", *SMALL, *clock, "--server", "fedbuff", "--validation", "0.2", *grid]) == 0
     said = capsys.readouterr().out
-    flags = "--client.learning-rate=0.02 --clock.no-before-step"
-    assert "| **client.learning_rate=0.02" in said and said.splitlines()[-1] == f"in jaxafl run: {flags}"
+    assert "| **client.learning_rate=0.02" in said
 
 
 @pytest.mark.slow
@@ -614,5 +587,3 @@ def test_a_run_goes_further_than_it_was_asked_to(tmp_path: pathlib.Path) -> None
     assert longer.eval_step.values.tolist() == [0, 4, 8, 12]
     assert main([*run, "--server-steps", "12", "--output", str(tmp_path / "whole.nc")]) == 0
     np.testing.assert_array_equal(longer.loss, afl.load(tmp_path / "whole.nc").loss)
-    assert main(["resume", str(tmp_path / "moved"), "--until", "updates=32"]) == 0
-    assert afl.load(output).sizes["step"] == 16

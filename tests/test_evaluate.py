@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
-from jaxafl.device import accelerator_paths, compilation
+from jaxafl.device import compilation
 from jaxafl.engine import evaluate
 from jaxafl.models import Model
 
@@ -64,6 +64,7 @@ def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
     expected = {None: 412, 2**40: TEST, 2**20: 247, 1: 1}[memory]
     whole = evaluated()
     monkeypatch.setattr(evaluate, "available_bytes", lambda: memory)
-    with accelerator_paths():
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxafl.device.hardware._as_accelerator", True)
         assert_same(evaluated(), whole)
     assert chosen[-2] == (expected, expected)

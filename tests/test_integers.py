@@ -13,7 +13,6 @@ import jaxafl as afl
 from jaxafl.device import as_arrays
 from jaxafl.engine.problem import MemberHyperparameters
 from jaxafl.options import UserError
-from jaxafl.options.checks import as_array
 from tests.problems import classifier
 
 
@@ -37,12 +36,6 @@ def test_numbers_of_a_clock_have_64_bits(value: Any) -> None:
         made = as_arrays(np.asarray(value), jnp.float64)
     np.testing.assert_array_equal(np.asarray(made), np.asarray(value))
     assert made.dtype.kind == "i"
-
-
-def test_lists_beyond_64_bits_do_not_become_floats() -> None:
-    assert as_array("owner", "name", [1, 2**63]).tolist() == [1, 2**63]
-    with pytest.raises(TypeError, match="constant: value must be a number"):
-        afl.clock.constant([1, 2**64]) and afl.options.checks.as_numbers("constant", "value", [1, 2**64])
 
 
 def test_members_of_a_sweep_keep_their_integers() -> None:

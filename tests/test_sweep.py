@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from typing import Any
@@ -14,7 +13,7 @@ import xarray as xr
 
 import jaxafl as afl
 from jaxafl.callbacks.hooks import Hook
-from jaxafl.device import accelerator_paths, compilation
+from jaxafl.device import compilation
 from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.loop import run_to_end
 from jaxafl.engine.problem import Speed
@@ -61,7 +60,8 @@ def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int, known: bool)
     """`known`: with a static number of local steps, as on an accelerator."""
     seeds = [0, 1, 2]
     schedules = [sim.schedule(STEPS, seed) for seed in seeds]
-    with accelerator_paths() if known else contextlib.nullcontext():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxafl.device.hardware._as_accelerator", known)
         execution = Lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
         assert (execution.shapes.local_steps == sim.client.steps) is known
         ended = run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter())
@@ -75,7 +75,8 @@ def test_lockstep_of_rounds(sim: afl.Simulation) -> None:
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.uniform(1, 5))
     rounds, seeds = dataclasses.replace(sim, server=afl.server.fedavg(), clock=clock), [4, 5, 6]
     schedules = [rounds.schedule(10, seed) for seed in seeds]
-    with accelerator_paths():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxafl.device.hardware._as_accelerator", True)
         execution = Lockstep([rounds.problem(seed) for seed in seeds], schedules, 5, Speed(4))
         loops = execution.shapes
         assert (loops.local_steps, loops.steps_per_row, loops.rows_per_check) == (rounds.client.steps, 1, 5)

@@ -5,19 +5,17 @@ The first line of a command's docstring is its line in the help; its `Args` are 
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
+import signal
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tyro
 
 from jaxafl.callbacks import Interrupted
 from jaxafl.cli import doctor, quickstart, show
-from jaxafl.cli.line import REGISTRY, flags_of
 from jaxafl.cli.simulate import SIMULATING, resume
 from jaxafl.options import UserError
 from jaxafl.references import version
@@ -49,41 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         the number of the signal for an interruption (130: Ctrl-C). Other exceptions are bugs, and are raised.
     """
     if argv is None:
+        argv = sys.argv[1:]
         gc.set_threshold(50_000)  # collecting garbage while JAX traces would slow down the one command of this process
         warnings.filterwarnings("once", category=UserWarning, append=True)
         warnings.formatwarning = lambda message, *place, **how: f"jaxafl: warning: {message}\n"
-    with readable_output():
-        return _command([*map(_expanded, sys.argv[1:] if argv is None else argv)])
-    return 0  # the reader of standard output has ended
-
-
-@contextlib.contextmanager
-def readable_output() -> Iterator[None]:
-    """Ends its block without an error if the reader of standard output has ended, as in `jaxafl list | head`.
-
-    Raises:
-        BrokenPipeError: another pipe broke, such as that of a tracker.
-    """
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        try:
-            print(flush=True)
-        except BrokenPipeError:  # without it, Python fails again when it flushes stdout at its exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        else:
-            raise
-
-
-def _expanded(argument: str) -> str:
-    """Returns an argument with `~` replaced by the home directory; shells do not expand `--option=~/folder`."""
-    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-    return option + equals + os.path.expanduser(value)
-
-
-def _command(argv: Sequence[str]) -> int:
-    """Runs a command and returns the exit code of `main`."""
+        if {"list", "-h", "--help"} & {*argv} and hasattr(signal, "SIGPIPE"):
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `jaxafl list | head` ends as other commands do
     name, *arguments = argv or [""]
     try:
         if name == "--version":
@@ -91,19 +60,16 @@ def _command(argv: Sequence[str]) -> int:
             return 0
         if name in SIMULATING:
             return SIMULATING[name](arguments)
-        how: Any = {"prog": "jaxafl", "description": _ABOUT, "args": argv, "registry": REGISTRY}
+        how: Any = {"prog": "jaxafl", "description": _ABOUT, "args": argv}
         return tyro.extras.subcommand_cli_from_dict(COMMANDS, **how)
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except Interrupted as ended:
-        lost = name in SIMULATING and "--folder" not in dict(flags_of(arguments))
-        print(f"jaxafl: {ended}{'; nothing of it is kept, as --folder does' if lost else ''}", file=sys.stderr)
+        print(f"jaxafl: {ended}", file=sys.stderr)
         return 128 + ended.signal
     except KeyboardInterrupt:
         print("jaxafl: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        raise
     except (UserError, OSError, MemoryError, ImportError) as error:
         print(f"jaxafl: error: {str(error).strip()}", file=sys.stderr)
         return 2

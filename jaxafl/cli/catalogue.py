@@ -99,9 +99,7 @@ def offered(kind: str) -> dict[str, Constructor]:
     public = {name: getattr(module, name) for name in module.__all__ if name.islower()}
     found = {name: describe(call) for name, call in public.items() if _makes(call, made)}
     if kind == "servers":  # FedProx is FedAvg with another client
-        mu = Option("mu", "float", 0.01, ">= 0, also one per client", "μ of the proximal term.", float)
-        options = (*found["fedavg"].options, mu)
-        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL, options=options)
+        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL)
     return dict(sorted(found.items()))
 
 

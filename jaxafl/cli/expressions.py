@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import operator
-import pathlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -59,13 +58,11 @@ def read(text: str, hint: Any = Any) -> Any:
 
 
 def read_numbers(file: str) -> np.ndarray:
-    """Returns the numbers of a file, [N]: an array of NumPy (.npy), or numbers separated by commas, spaces or lines."""
+    """Returns the numbers of a file, an array of NumPy (.npy), [N]."""
     try:
-        if file.endswith(".npy"):
-            return np.load(file, allow_pickle=False)
-        return np.asarray([ast.literal_eval(one) for one in re.findall(r"[^\s,]+", pathlib.Path(file).read_text())])
-    except (OSError, ValueError, SyntaxError) as error:
-        raise UserError(f"@{file} cannot be read: {error}; expected numbers, in text or in an array (.npy)") from error
+        return np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"@{file} cannot be read: {error}; expected an array of NumPy (.npy)") from error
 
 
 def parsed(text: str, *made: type) -> Any:
@@ -108,8 +105,6 @@ def _value(node: ast.expr) -> Any:
         case ast.Call():
             keywords = {str(one.arg): _value(one.value) for one in node.keywords}
             return _named(ast.unparse(node.func))(*map(_value, node.args), **keywords)
-        case ast.Name() if node.id in _NAMES:
-            raise UserError(f"{node.id!r} is incomplete; did you mean {node.id}(...)?")
     raise UserError(f"{ast.unparse(node)!r} is not allowed; expected numbers, parts such as uniform(1, 5), + - * and /")
 
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 import tyro
 from tyro.conf import UseAppendAction, arg
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec
+from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
@@ -32,7 +32,6 @@ from jaxafl.options import UserError, shown
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
 
-REGISTRY = ConstructorRegistry()
 _PARTS = {  # part -> flag, kind, default name, help
     "data": ("data", "datasets", "femnist", "dataset"),
     "partition": ("partition", "partitions", "none", "split of a pooled dataset over clients, or none"),
@@ -44,7 +43,8 @@ _PARTS = {  # part -> flag, kind, default name, help
 _NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert"}  # defaults for others than images
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
 _GRADIENT = {"learning_rate": 1.0, "steps": 1}
-_LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers that take gradients -> their defaults of local training
+_LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers -> their defaults of local training
+    "fedprox": {"proximal": 0.01},
     "asysg": _GRADIENT,
     "audg": _GRADIENT | {"batch_size": None},
     "psurdg": _GRADIENT | {"batch_size": None},
@@ -59,14 +59,6 @@ A file gives a number per client: --client.learning-rate @rates.npy, also in an 
 FILE.py before the options takes the place of all parts: it defines simulation, a jaxafl.Simulation."""
 
 
-@REGISTRY.primitive_rule
-def _no_value(info: Any) -> PrimitiveConstructorSpec[None] | None:
-    """Returns the rule that `none` and `null` stand for `None`."""
-    if info.type is not type(None):
-        return None
-    return PrimitiveConstructorSpec(1, "none", lambda _: None, lambda one: one is None, lambda _: ["none"], NONE)
-
-
 def written(convert: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[Any]:
     """Returns the rule of an option whose text is converted by a function."""
     return PrimitiveConstructorSpec(
@@ -74,26 +66,13 @@ def written(convert: Callable[[str], Any], metavar: str) -> PrimitiveConstructor
         metavar=metavar,
         instance_from_str=lambda words: convert(words[0]),
         is_instance=lambda value: True,
-        str_from_instance=lambda value: [_text(value)],
+        str_from_instance=lambda value: ["none" if value is None else str(value)],
     )
-
-
-def _text(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else repr(value)
 
 
 def _metrics(text: str) -> dict[str, Any]:
     """Returns the metrics of whole sets of `NAME=MODULE:FUNCTION,...`."""
-    pairs = [one.strip().partition("=") for one in text.split(",")]
-    if not all(name and ":" in place for name, _, place in pairs) or len({name for name, *_ in pairs}) < len(pairs):
-        raise UserError(f"{text!r}: expected NAME=MODULE:FUNCTION,..., each name once, e.g. f1=my_metrics:macro_f1")
-    return {name: imported(place) for name, _, place in pairs}
-
-
-def point(text: str) -> str | dict[str, float]:
-    """Returns a point of comparison from `time=200`, or `last`."""
-    axis, equals, number = text.partition("=")
-    return {axis: float(number)} if equals else axis
+    return {name.strip(): imported(place) for name, _, place in (one.partition("=") for one in text.split(","))}
 
 
 _Axis = UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]]
@@ -109,7 +88,6 @@ class Shared:
         server_steps: server steps T; by default 200, or as many as a limit of time, updates or bytes takes
         until: limits that end a run, e.g. time=3600,updates=100000,bytes=1e9,accuracy=0.9 or epsilon=8,delta=1e-5
         eval_every: server steps between evaluations, 20 by default
-        plot: image of accuracy against simulated time to write, e.g. result.png
         progress: show a progress bar, in a log a line every half minute
         lanes: runs trained at once; changes speed, and results by float rounding at most
         chunk: lanes that advance together, a divisor of lanes; changes speed, and results by float rounding at most
@@ -127,7 +105,6 @@ class Shared:
     server_steps: int | None = None
     until: Annotated[Any, written(parsed_limits, "NAME=NUMBER,...")] = None
     eval_every: int | None = None
-    plot: pathlib.Path | None = None
     progress: bool = True
     lanes: int | None = None
     chunk: int | None = None
@@ -211,16 +188,12 @@ class Sweep(Run):
 
     def settings(self) -> dict[str, Any]:
         """Returns the options of `jaxafl.sweep`."""
-        logs = pathlib.Path(self.folder or ".") / "slurm"
-        made: dict[str, Any] = {
-            "workers": process_pool,
-            "dask": dask_executor,
-            "slurm": partial(slurm_executor, logs=logs),
-        }
+        slurm = partial(slurm_executor, logs=pathlib.Path(self.folder or ".") / "slurm")
+        made: dict[str, Any] = {"workers": process_pool, "dask": dask_executor, "slurm": slurm}
         given = [name for name in made if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
-        return super().settings() | ({"executor": made[given[0]](getattr(self, given[0]))} if given else {})
+        return super().settings() | {"executor": made[given[0]](getattr(self, given[0])) if given else None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -228,22 +201,17 @@ class Compare(Shared):
     """Options of a comparison.
 
     Args:
-        method: name and options of a method, e.g. FedBuff="--server fedbuff --clock.buffer 5"; repeat it
+        method: name and options of a method, e.g. FedBuff="--server fedbuff --clock.buffer 5"; repeat it. Others are
+            compared with the first
         seeds: number of seeds 0, 1, ... of every method
-        reference: method that the others are compared with; by default the first
         targets: accuracies, or values of the metric, to which the times are shown, e.g. 0.6,0.7
         metric: metric of the table
-        at: point of the comparison, e.g. time=200; by default the limit of time, or the end
-        table: format of the table
     """
 
     method: UseAppendAction[Annotated[tuple[str, ...], arg(metavar='NAME="OPTIONS"')]] = ()
     seeds: int = 6
-    reference: str | None = None
     targets: _Numbers = ()
     metric: str = "accuracy"
-    at: Annotated[Any, written(point, "AXIS=NUMBER")] = None
-    table: Literal["markdown", "latex"] = "markdown"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -291,13 +259,11 @@ def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
         rest.append(flag_of(name, next((one for one in texts if one not in NONE), "none")))
     given = dict(flags_of(rest))
     names = {} if file else _chosen(given)
-    chosen = [f"--{part} {one.name}" for part, one in names.items() if f"--{part}" in given or part == "clock"]
     options: Any = tyro.cli(
         _options_type(kind, names),
-        prog=" ".join(["jaxafl", command.__name__, *chosen]),
+        prog=f"jaxafl {command.__name__}",
         description=command.__doc__ + _MORE,
         args=[*filter(None, rest)],
-        registry=REGISTRY,
     )
     return Line(options, names, axes, given, file)
 
@@ -306,8 +272,7 @@ def flags_of(arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the flags of a command line with the words that follow them, `--flag value` or `--flag=value`."""
     pairs = [(*one.partition("="), following) for one, following in itertools.pairwise([*arguments, ""])]
     words = [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
-    long = {"--durations": "--clock.durations"}
-    return [(long.get(flag, flag), value) for flag, value in words if flag.startswith("--")]
+    return [(flag, value) for flag, value in words if flag.startswith("--")]
 
 
 def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
@@ -372,24 +337,22 @@ def _options_type(command: type[Shared], names: dict[str, Constructor]) -> type:
     for part, (flag, kind, _, text) in _PARTS.items() if names else ():
         details = arg(name=flag, help=f"{text}; or MODULE:NAME", metavar=f"{{{','.join(offered(kind))}}}")
         fields.append((f"{part}_name", Annotated[str, details], names[part].name if part in names else "none"))
-    short = {"clock": "durations", "partition" if "partition" in names else "data": "clients"}
     for part, one in names.items():
         summary = f"local training with {one.name}" if part == "client" else f"{one.name}: {one.summary}"
-        group = [_field(option, option.name == short.get(part)) for option in options_of(part, names)]
+        group = [_field(option) for option in options_of(part, names)]
         fields.append((part, dataclasses.make_dataclass(part, group, namespace={"__doc__": summary.replace("`", "")})))
     bases = (Built, command) if names else (command,)
     return dataclasses.make_dataclass("Options", fields, bases=bases, kw_only=True, frozen=True)
 
 
-def _field(option: Option, short: bool) -> tuple[str, Any, Any]:
-    """Returns the field of an option for tyro; `short`: it is also a flag without the name of its part."""
+def _field(option: Option) -> tuple[str, Any, Any]:
+    """Returns the field of an option for tyro."""
     field = dataclasses.field(kw_only=True, **({} if option.default is REQUIRED else {"default": option.default}))
-    details = arg(help=option.help.replace("`", ""), aliases=[f"--{option.name}"] if short else None)
+    details = arg(help=option.help.replace("`", ""))
     if option.type in ("bool", "list"):
         return option.name, Annotated[option.hint, details], field
     choices = ",".join(map(str, choices_of(option.hint)))
-    words = {"None": "none", "str": f"{{{choices}}}" if choices else "TEXT"}
-    metavar = "|".join(words.get(one, one.upper()) for one in option.type.split(" | "))
+    metavar = option.type.upper().replace(" ", "").replace("STR", f"{{{choices}}}" if choices else "TEXT")
     return option.name, Annotated[Any, written(lambda text: read(text, option.hint), metavar), details], field
 
 
@@ -416,10 +379,6 @@ def make_simulation(line: Line) -> Simulation:
         return _of_file(pathlib.Path(line.file).resolve())
     names, options = line.names, line.options
     values = {part: dict(vars(getattr(options, part))) for part in names}
-    if names["server"].name == "fedprox":
-        if values["client"]["proximal"] is not None:
-            raise UserError("--client.proximal is given; fedprox takes its μ as --server.mu")
-        values["client"]["proximal"] = values["server"].pop("mu")
     data, needs = _data(line, values), getattr(names["server"].call, "needs", None)
     if share := options.validation or (0.1 if getattr(needs, "validation", False) is True else None):
         data = data.with_validation(share)
@@ -436,7 +395,7 @@ def axes_of(line: Line) -> dict[str, list[Any]]:
     axes = {name: [read(text, hints.get(name, Any)) for text in texts] for name, texts in line.axes.items()}
     if "client.optimizer" in axes:
         axes["client.optimizer"] = [find(name, "optimisers").call for name in axes["client.optimizer"]]
-    return {"client.proximal" if name == "server.mu" else name: values for name, values in axes.items()}
+    return axes
 
 
 def _of_file(file: pathlib.Path) -> Simulation:
@@ -458,7 +417,9 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
         split = names["partition"].call(**values["partition"])
         return found.partition(split, seed=options.partition_seed, quantiles=options.partition_quantiles, test=test)
     if pooled:
-        raise UserError(f"{found.name} is one pooled dataset; add --partition iid --clients 10, or another one")
+        raise UserError(
+            f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
+        )
     if "partition" in names or options.partition_seed or options.partition_quantiles:
         raise UserError(f"{found.name} has clients of its own; leave --partition and options that begin with it out")
     return found

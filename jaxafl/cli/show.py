@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json as json_format
+import contextlib
 import pathlib
 import re
 from collections import Counter
@@ -19,7 +18,7 @@ from tyro.conf import Positional, arg
 
 from jaxafl import results
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
-from jaxafl.cli.line import point, written
+from jaxafl.cli.line import written
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, value
@@ -40,23 +39,16 @@ _Part: Any = Literal[tuple(KINDS)]
 _DOCUMENT = "# Options\n\nAll parts for `jaxafl run` and `jaxafl sweep`, as `jaxafl list --markdown` writes them.\n"
 
 
-def list_names(kinds: Positional[tuple[_Part, ...]] = (), json: bool = False, markdown: bool = False) -> int:
+def list_names(kinds: Positional[tuple[_Part, ...]] = (), markdown: bool = False) -> int:
     """List the parts of a simulation: datasets, partitions, models, servers and their clocks, presets, and others.
 
     Every one is listed with its options.
 
     Args:
         kinds: kinds to list, such as servers; all by default
-        json: print JSON, with the type, default, allowed values and help of every option
-        markdown: print a page of tables
+        markdown: print a page of tables, with the type, default, allowed values and help of every option
     """
-    if json:
-        found = {kind: [one._asdict() for one in offered(kind).values()] for kind in kinds or KINDS}
-        for one in itertools.chain(*found.values()):
-            del one["call"]
-            one["options"] = [o._asdict() | {"required": o.default is REQUIRED, "hint": ""} for o in one["options"]]
-        print(json_format.dumps(found, indent=2, ensure_ascii=False, default=repr))
-    elif markdown:
+    if markdown:
         print("\n".join([_DOCUMENT, *_page()]).rstrip())
     else:
         _show(kinds or tuple(KINDS))
@@ -96,25 +88,17 @@ def _show(kinds: Sequence[str]) -> None:
                 console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
 
 
-def gather(folder: Positional[pathlib.Path], output: pathlib.Path | None = None) -> int:
+def gather(folder: Positional[pathlib.Path]) -> int:
     """Show how far the members of a sweep or a comparison are, from its --folder, while it runs or afterwards.
 
     Args:
         folder: the folder of `jaxafl sweep --folder`, or of `jaxafl compare --folder`
-        output: NetCDF file to write with the finished members of a sweep
     """
-    compared = is_comparison(folder)
     with user_errors():
-        if compared and output is not None:
-            raise UserError(f"--output takes a sweep, and {folder} holds one per method: gather the folders in it")
-        found = gathered(folder)[0] if compared else {"": gather_sweep(folder)}
-        results.check_path(output, results.BEGINS)
+        found = gathered(folder)[0] if is_comparison(folder) else {"": gather_sweep(folder)}
     for name, one in found.items():
         print(f"{name}: " if name else "", end="")
         show_progress(one)
-    if output is not None:
-        results.save(found[""], output)
-        print(f"wrote {output}")
     return 0
 
 
@@ -152,9 +136,7 @@ def plot_results(
 def report(
     files: _Files,
     output: Annotated[pathlib.Path, arg(metavar="PAGE.html")] = pathlib.Path("report.html"),
-    title: str | None = None,
     reference: str | None = None,
-    at: Annotated[Any, written(point, "AXIS=NUMBER")] = None,
 ) -> int:
     """Write results as one interactive page that needs no network: summary, curves, settings, citation.
 
@@ -162,10 +144,7 @@ def report(
         files: result files (NetCDF), or folders of sweeps and comparisons; several are compared, sweeps over the same
             seeds seed by seed
         output: page to write
-        title: title of the page; by default that of the result, or the names of the files
         reference: method that others are compared with, by the name of its file; by default the first
-        at: point at which sweeps over the same seeds are compared, e.g. time=200 or bytes=1e9; by default the end, or
-            the limit of time of the folder of a comparison
     """
     from jaxafl import plot
 
@@ -173,12 +152,9 @@ def report(
     found: Any = next(iter(named.values())) if len(named) == 1 else named
     with user_errors():
         if len(named) > 1:
-            try:
-                found = Comparison(named, at or (gathered(files[0])[1] if len(files) == 1 else "last"))
-            except UserError:  # the results are not sweeps over the same seeds
-                if reference is not None or at is not None:
-                    raise
-        plot.report(found, output, title=title, reference=reference)
+            with contextlib.suppress(UserError):  # the results are not sweeps over the same seeds
+                found = Comparison(named, gathered(files[0])[1] if len(files) == 1 else "last")
+        plot.report(found, output, reference=reference)
     print(f"wrote {output}")
     return 0
 
@@ -239,8 +215,8 @@ def limits_reached(result: xr.Dataset) -> list[str]:
     """Returns a line per limit that ended runs, with the number of these runs; the most frequent ones."""
     known = np.ravel(result["stopped"] if "stopped" in result.variables else result.attrs.get("stopped", ""))
     limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
-    share = " ({} of {} runs)" if len(known) > 1 else ""
-    return [f"ended by a limit: {one}{share.format(count, len(known))}" for one, count in limits.most_common(_SHOWN)]
+    each = limits.most_common(_SHOWN)
+    return [f"ended by a limit: {one} ({count} of {len(known)} runs)" for one, count in each]
 
 
 def wasted_runs(result: xr.Dataset) -> list[str]:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import re
 import shlex
 import sys
 import warnings
@@ -17,15 +16,12 @@ from tyro.conf import Positional
 
 from jaxafl import study
 from jaxafl.callbacks.base import Callback, check_metric
-from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.stopping import check_target
 from jaxafl.callbacks.store import check_folder, log_info
-from jaxafl.cli.line import Compare, Line, Run, Shared, Sweep, Tune, axes_of, flag_of, flags_of, make_simulation, parse
+from jaxafl.cli.line import Compare, Line, Run, Shared, Sweep, Tune, axes_of, flags_of, make_simulation, parse
 from jaxafl.cli.show import show_result
 from jaxafl.device import keep_programs, make_cpu_devices
-from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_choice, user_errors
-from jaxafl.results.curves import check_at
+from jaxafl.options import UserError, user_errors
 from jaxafl.results.failures import FailedRun, failures
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import outlook
@@ -52,11 +48,13 @@ def sweep(arguments: list[str]) -> int:
     options, axes = line.options, axes_of(line)
     with user_errors():
         sweep_axes(simulation, axes)
-        steps = _length(simulation, options) if options.plan else 0
     axes.setdefault("seed", [options.seed])
     if options.plan:
+        if options.until:
+            raise UserError("--plan estimates the time of --server-steps; leave --until out, which ends runs earlier")
         how = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "devices")}
-        found = outlook(simulation, axes, steps, workers=options.workers or 1, **how)
+        how |= {"server_steps": options.settings()["server_steps"], "workers": options.workers or 1}
+        found = outlook(simulation, axes, **how)
         print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
         return 0
     settings = _settings(sweep, line, arguments)
@@ -75,23 +73,20 @@ def compare(arguments: list[str]) -> int:
         if flags := [flag for flag, _ in flags_of(shlex.split(own)) if flag in common]:
             raise UserError(f"method {name}: {flags[0]} is one for all methods; give it outside --method")
         with user_errors(f"method {name}"):
-            lines[name], simulations[name] = _prepared(compare, Compare, [*arguments, *shlex.split(own)])
+            lines[name], one = _prepared(compare, Compare, [*arguments, *shlex.split(own)])
+            simulations[name], options = one, lines[name].options
+            recording = one.recording(diagnostics=options.settings()["diagnostics"], metrics=options.metrics)
+            check_metric("--metric", one.as_run(0, 1, recording), options.metric)
+            for target in options.targets:
+                check_target("--targets", options.metric, target)
     if not lines:
         parse(compare, Compare, arguments)  # --help ends here
         raise UserError(f"compare needs methods: {_METHOD}")
-    options, reference = lines[name].options, lines[name].options.reference or next(iter(lines))
-    check_choice("compare", "reference", reference, tuple(lines))
     with user_errors():
         settings = _settings(compare, lines[name], arguments)
-        _check_table(options, simulations, settings)
         settings |= {key: {name: one.options.settings()[key] for name, one in lines.items()} for key in _PER_METHOD}
         found = study.compare(simulations, options.seeds, **settings)
-        found = dataclasses.replace(found, at=options.at or found.at)
-        how = {"metrics": options.metric, "targets": options.targets}
-        print(found.table(options.table, reference=reference, **how))
-        if options.plot:
-            found.plot(metric=options.metric, path=options.plot)
-            print(f"wrote {options.plot}")
+        print(found.table(metrics=options.metric, reference=next(iter(lines)), targets=options.targets))
     return 0
 
 
@@ -104,21 +99,15 @@ def tune(arguments: list[str]) -> int:
         how = _settings(tune, line, arguments) | {"seeds": options.seeds, "rungs": options.rungs}
         tuned = study.tune(simulation, axes, options.metric, **how)
     print(tuned)
-    best = []
-    for (name, texts), (path, values) in zip(line.axes.items(), axes.items(), strict=True):
-        text = texts[[*map(repr, values)].index(repr(tuned.best[path]))]
-        best.append(flag_of(name, text) or f"{name}={text}")
-    print(f"in jaxafl run: {shlex.join(best)}")
     return 0
 
 
-def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, until: str | None = None) -> int:
+def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) -> int:
     """Go on with an interrupted run, sweep, comparison or search, from its --folder, also further than it was to go.
 
     Args:
         folder: the folder
         server_steps: server steps T instead of those of the command
-        until: limits instead of those of the command, e.g. time=3600,accuracy=0.9
     """
     file = folder / COMMAND
     if not file.is_file():
@@ -126,11 +115,8 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None, un
         raise UserError(f"{folder} is not the --folder of a command: there is no {COMMAND} in it. {way}")
     known = json.loads(file.read_text())
     arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
-    ends = re.search(r"\b(time|updates|bytes)\s*=", until or "")  # such a limit ends the run instead of server steps
-    if server_steps is not None or ends:
-        arguments += ["--server-steps", "none" if server_steps is None else str(server_steps)]
-    if until is not None:
-        arguments += ["--until", until]
+    if server_steps is not None:
+        arguments += ["--server-steps", str(server_steps)]
     if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
         log_info(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
@@ -154,10 +140,6 @@ def _prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tup
 def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, Any]:
     """Returns the options of runs, after a check of the paths; writes the command into its folder."""
     options = line.options
-    if options.plot:  # drawing takes a second to import
-        from jaxafl.plot.canvas import check_image_path
-
-        check_image_path(options.plot)
     if options.cache is not None:
         keep_programs(check_folder(options.cache))
     found = options.settings()
@@ -167,40 +149,15 @@ def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, A
     return found
 
 
-def _length(simulation: Simulation, options: Any) -> int:
-    """Returns the server steps of a member, for an estimate."""
-    if exact := limits_of("--plan", options.until).exact:
-        return len(simulation.schedule(options.server_steps, options.seed, until=exact).time)
-    if options.until and options.server_steps is None:
-        raise UserError("--plan: where --until ends a run is only known in training; give --server-steps, too")
-    return options.settings()["server_steps"]
-
-
-def _check_table(options: Any, methods: dict[str, Simulation], settings: dict[str, Any]) -> None:
-    """Raises `ValueError` for options of the table that cannot work, before anything runs."""
-    check_at(options.at or "last")
-    for target in options.targets:
-        check_target("--targets", options.metric, target)
-    for name, one in methods.items():
-        with user_errors(f"method {name}"):
-            run = one.as_run(0, 1, one.recording(**{key: settings[key] for key in ("diagnostics", "metrics")}))
-            check_metric("compare", run, options.metric)
-            falls(options.metric, run.metrics, "compare")
-
-
 def _report(line: Line, execute: Callable[[], Any]) -> int:
     """Runs what a command describes, and prints its result; returns exit code 1 if every run failed, else 0."""
-    output, image = line.options.output, line.options.plot
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
         result = execute()
     show_result(result)
-    print(f"wrote {output}" if output else "the result is not saved; --output result.nc would")
-    if image:
-        from jaxafl.plot import accuracy_vs_time
-
-        accuracy_vs_time(result, path=image, metric="accuracy" if "accuracy" in result else "loss")
-        print(f"wrote {image}")
+    print(
+        f"wrote {line.options.output}" if line.options.output else "the result is not saved; --output result.nc would"
+    )
     failed, runs = failures(result)
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)

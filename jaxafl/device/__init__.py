@@ -18,7 +18,6 @@ from jaxafl.device.compilation import (
     shapes_of,
 )
 from jaxafl.device.hardware import (
-    accelerator_paths,
     available_bytes,
     check_memory,
     cpu,
@@ -33,7 +32,6 @@ from jaxafl.options import UserError, shown
 
 __all__ = [
     "Rows",
-    "accelerator_paths",
     "as_arrays",
     "available_bytes",
     "check_memory",

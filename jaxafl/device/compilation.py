@@ -154,9 +154,8 @@ def products(jaxpr: Any) -> Iterator[int]:
         elif kind == "conv_general_dilated":
             factors = [equation.invars[1].aval.shape[axis] for axis in how.rhs_spec[1:]]
         else:
-            factors = None
-        if factors is not None:
-            yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
+            continue
+        yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
 
 
 def shapes_of(function: Callable[..., Any], static: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:

@@ -13,23 +13,13 @@ from jaxafl.device.buffers import num_bytes
 from jaxafl.options import UserError, shown
 
 Device = Any
-_accelerator_paths = 0
+_as_accelerator = False
+"""True in tests: programs on a CPU are built as for an accelerator, with gathers, static trip counts and lockstep."""
 
 
 def on_cpu() -> bool:
     """Returns True on a CPU: there, buffers are read and written by loops of slices, and trip counts stay dynamic."""
-    return jax.default_backend() == "cpu" and not _accelerator_paths
-
-
-@contextlib.contextmanager
-def accelerator_paths() -> Iterator[None]:
-    """Builds programs on a CPU as for an accelerator, for tests: gathers and scatters, static trip counts, lockstep."""
-    global _accelerator_paths
-    _accelerator_paths += 1
-    try:
-        yield
-    finally:
-        _accelerator_paths -= 1
+    return jax.default_backend() == "cpu" and not _as_accelerator
 
 
 def cpu() -> Any:

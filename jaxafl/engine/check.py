@@ -46,7 +46,7 @@ from jaxafl.engine.state import example_batch, first_state, initial, shapes_of_m
 from jaxafl.models.model import Batch, Model, recorded_classes
 from jaxafl.options import UserError, bounds_of, check_number, check_options, check_whole
 from jaxafl.server.aggregate.contract import Aggregate
-from jaxafl.server.contract import Arrivals, Server, bounds_weights, unfit
+from jaxafl.server.contract import Arrivals, Server, unfit
 from jaxafl.server.fedopt import OptaxServer
 
 EVAL_EVERY = 20
@@ -257,13 +257,9 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
         "{p.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out",
     ),
     (
-        lambda p: p.is_planned and p.takes_mean and not p.prepared_server.clips_single_updates,
-        "the server {server.name} may combine updates before they are clipped. Use another server, e.g. fedbuff",
-    ),
-    (
-        lambda p: p.is_planned and p.takes_mean and not bounds_weights(p.prepared_server, p.clock, p.clients),
-        "the server {server.name} may give one of M updates a weight above 1 / M, which the planned noise does not "
-        "cover. Use another server, or options such as fedbuff(reduce='mean')",
+        lambda p: p.is_planned and p.takes_mean and not p.prepared_server.bounded,
+        "the server {server.name} may combine updates before they are clipped, or give one of M updates a weight above "
+        "1 / M, which the planned noise does not cover. Use another server, or options such as fedbuff(reduce='mean')",
     ),
     (
         lambda p: p.noise[1] == "server" and p.attack is not None and p.attack.colludes,

@@ -15,7 +15,7 @@ import numpy as np
 from jaxafl.options.suggestions import did_you_mean
 
 MOST = 2**31 - 1  # a larger number overflows an int32
-_BREAKS = {">=": operator.lt, ">": operator.le, "<=": operator.gt, "<": operator.ge}  # rule -> its negation
+_SIGNS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 class UserError(ValueError):
@@ -68,23 +68,15 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
     if array.ndim > bounds.per_client or (array.ndim and num_clients is not None and len(array) != num_clients):
         several = f", or an array of one number per client ({num_clients},)" if bounds.per_client else ""
         raise UserError(f"{owner}: {name} must be one number{several}, got shape {array.shape}")
-    for broken, rule in _rules(array, bounds):
-        if broken.any():
-            first = int(np.flatnonzero(broken)[0])
-            got = f"{array[first]:.10g} (client {first}, the first of {broken.sum()})" if array.ndim else value
-            raise UserError(f"{owner}: {name} must be {rule}, got {got}")
-
-
-def _rules(array: np.ndarray, bounds: Bounds) -> Iterator[tuple[np.ndarray, str]]:
-    """Yields a mask of the values that break a rule, and the text of the rule."""
-    yield (np.isnan(array), "a number, not NaN") if bounds.infinite else (~np.isfinite(array), "a finite number")
-    rules = [(sign, limit, _BREAKS[sign](array, limit)) for sign, limit in bounds.limits().items()]
-    match rules:
-        case [(">=", least, under), ("<=" | "<" as sign, end, over)]:
-            yield under | over, f"in [{least:g}, {end:g}{']' if sign == '<=' else ')'}"
-        case _:
-            for comparison, limit, broken in rules:
-                yield broken, f"{comparison} {limit:g}"
+    fits = ~np.isnan(array) if bounds.infinite else np.isfinite(array)
+    for sign, limit in bounds.limits().items():
+        fits &= _SIGNS[sign](array, limit)
+    if not fits.all():
+        first = int(np.argmin(fits))
+        rules = ["a finite number"] * (not np.isfinite(array.flat[first]))
+        rules += [f"{sign} {limit:g}" for sign, limit in bounds.limits().items()]
+        got = f"{array[first]:.10g} (client {first}, the first of {(~fits).sum()})" if array.ndim else value
+        raise UserError(f"{owner}: {name} must be {', '.join(rules)}, got {got}")
 
 
 def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
@@ -100,13 +92,7 @@ def as_array(owner: str, name: str, value: Any) -> np.ndarray:
     if np.ma.is_masked(value):
         raise UserError(f"{owner}: masked values in {name}; remove or replace them first, for example by .filled(0)")
     try:
-        array = np.asarray(value)
-        if array.dtype.kind in "fO" and isinstance(value, list | tuple):  # NumPy rounds integers beyond int64 to floats
-            whole = np.asarray(value, object)
-            if whole.size and all(isinstance(one, int) for one in whole.flat):
-                fits = min(whole.flat) >= 0 and max(whole.flat) < 2**64
-                array = whole.astype(np.uint64) if fits else whole
-        return array
+        return np.asarray(value)
     except ValueError:
         raise UserError(
             f"{owner}: {name} must be a number or an array, whose rows have one length, got {shown(value)}"

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Self
@@ -27,7 +26,6 @@ Array = jax.Array
 Tree = Any  # a pytree of arrays
 TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 """What arrivals at ticks have, as of `bernoulli`: a run may arrive again, nobody may, and places are clients."""
-_LATE = (*range(256), *(2**power for power in range(8, 21)))  # staleness τ with which weights are probed
 
 
 class Arrivals(NamedTuple):
@@ -259,37 +257,3 @@ def norm(tree: Tree) -> Array:
 
 def _words(delivery: Delivery) -> str:
     return ", ".join(str(flag.name).lower().replace("_", " ") for flag in delivery)
-
-
-def bounds_weights(server: Any, clock: Clock, num_clients: int) -> bool:
-    """Returns True if an update weighs at most its multiplicity / M, for all clients, repetitions, staleness and data.
-
-    Args:
-        server: prepared for the clock, without schedules.
-        clock: the clock.
-        num_clients: N.
-    """
-    size = max(1, min(clock.arrivals(num_clients) or num_clients, 4))
-    place = np.arange(size, dtype=np.int32)
-    last, ones = (place == size - 1).astype(np.int32), np.ones_like(place)
-    late = np.array(_LATE, np.int32)[:, None]
-    shifts = np.arange(num_clients, dtype=np.int32)[:, None]
-
-    @jax.jit
-    @functools.partial(jnp.vectorize, signature="(a),(a),(a),(a)->(a)")
-    def weigh(client: Array, staleness: Array, data: Array, times: Array) -> Array:
-        real = jnp.result_type(float)
-        columns: Any = dict(mask=times > 0, client=client % num_clients, multiplicity=times, kind=0 * times)
-        columns |= dict(delta=None, base=None, staleness=staleness, samples=data.astype(real), local_steps=data)
-        columns |= dict(loss=data.astype(real), step=times[0] * 0, time=jnp.zeros((), real))
-        return server.weigh(Arrivals(**columns))
-
-    for who in (place, last):  # `last`: one client arrives several times
-        for times in (ones, ones + 2 * last)[: 1 + (Delivery.MULTIPLE in clock.delivers)]:
-            same, other = (weigh(who, 0 * who, data, times) for data in (ones, 1 + 2 * place))
-            each = weigh(who + shifts, 0 * who, ones, times)
-            stale = weigh(who, np.concatenate([late * ones, late * last]), ones, times)
-            most = times / times.sum() * (1 + 1e-5)
-            if not np.allclose(same, other, rtol=1e-5) or np.any(np.concatenate([[other], each, stale]) > most):
-                return False
-    return True

@@ -46,14 +46,14 @@ class OptaxServer(Server):
     Attributes:
         linear: the step reads the updates through a weighted sum only, so devices that share a run exchange one sum.
             Set it to False in a class whose `weigh`, `rate` or `update` reads single updates.
-        single_updates: True in a class with an `update` of its own that gives its aggregate the updates as they
-            arrived. `OptaxServer.update` does so.
+        bounded: True if an update weighs at most its multiplicity / M, for all clients, staleness and data, and reaches
+            the aggregate as it arrived. So it is with the `weigh` and `update` of this class; a class with its own
+            for which it holds sets `bounded = True`.
     """
 
     aggregate: Aggregate | None = dataclasses.field(default=None, kw_only=True)
 
     linear: ClassVar[bool] = True
-    single_updates: ClassVar[bool] = False
     accepts = Server.accepts | TICKS
 
     @property
@@ -61,9 +61,9 @@ class OptaxServer(Server):
         return Needs(linear=self.linear and (self.aggregate is None or self.aggregate.linear))
 
     @property
-    def clips_single_updates(self) -> bool:
-        """True if the aggregate gets the updates as they arrived."""
-        return type(self).update is OptaxServer.update or self.single_updates
+    def bounded(self) -> bool:
+        """True if no update moves the model by more than its share of M."""
+        return type(self).update is OptaxServer.update and type(self).weigh is OptaxServer.weigh
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """Returns the weights w of the updates, float [A]; 0 for padding."""
@@ -143,12 +143,17 @@ class Discounting(Discounted):
 
     weights: Literal["uniform", "samples", "local_steps"] = static(default="uniform", kw_only=True)
 
+    @property
+    def bounded(self) -> bool:
+        inherited = type(self).update is OptaxServer.update and type(self).weigh is Discounting.weigh
+        return inherited and self.weights == "uniform" and not callable(self.staleness)
+
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)
         weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
-        return self.discounted(arrivals, weights) / self.divisor(weights, times)
+        return self.discounted(arrivals, weights) / self._divisor(weights, times)
 
-    def divisor(self, weights: Array, times: Array) -> Array:
+    def _divisor(self, weights: Array, times: Array) -> Array:
         """Returns the divisor of the weights: their sum, or 1 without arrivals. `times`: multiplicities, float [A]."""
         return jnp.maximum(jnp.sum(weights), 1)
 
@@ -178,16 +183,14 @@ class fedopt(Discounting, Optimised, init=False):
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         self.check_hyperparameters()
         if isinstance(self.optimizer, MadeOptimizer) and self.learning_rate != 1:
-            raise ValueError(
-                f"fedopt: the optimiser is made already, with its learning rate; learning_rate={self.learning_rate} "
-                "has no effect: leave it out, or give the constructor"
-            )
+            given = f"learning_rate={self.learning_rate}"
+            raise ValueError(f"fedopt: the optimiser is made already; leave {given} out, or give the constructor")
         if "learning_rate" in self.schedules:
             state = jax.eval_shape(self.at_step(0)._optimizer().init, {"x": jnp.zeros(1)})
             if nodes_of(state, _INJECTED):
                 raise ValueError(
-                    f"fedopt: {self.optimizer_name} keeps its learning_rate in its state (optax.inject_hyperparams), "
-                    "where a schedule of server steps has no effect. Give the optimiser itself, such as optax.adam"
+                    f"fedopt: {self.optimizer_name} keeps its learning_rate in its state, where a schedule of server "
+                    "steps has no effect. Give the optimiser without optax.inject_hyperparams"
                 )
 
     def applied_rate(self, state: optax.OptState) -> Number | None:

@@ -189,7 +189,7 @@ def test_the_best_model_of_an_earlier_run_is_set_aside(tmp_path: pathlib.Path) -
     [
         (StopAt, "StopAt needs a metric"),
         (lambda: StopAt(accuracy="high"), "accuracy must be a number"),
-        (lambda: StopAt(validation_accuracy=90), r"validation_accuracy must be in \[0, 1\], got 90"),
+        (lambda: StopAt(validation_accuracy=90), r"validation_accuracy must be >= 0, <= 1, got 90"),
         (StopAfter, "StopAfter needs seconds"),
         (lambda: StopAfter(simulated=0), "simulated must be > 0"),
         (lambda: Csv("/nowhere/log.csv"), "cannot be written to /nowhere"),

@@ -107,7 +107,7 @@ def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
 @pytest.mark.slow
 def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By rows of their plans, also within a chunk of server steps."""
-    monkeypatch.setattr("jaxafl.device.hardware._accelerator_paths", 1)
+    monkeypatch.setattr("jaxafl.device.hardware._as_accelerator", True)
     monkeypatch.setattr("jaxafl.engine.planned.BLOCK", 1)  # else a piece is a whole chunk
     sim, axes = simulation(), {"seed": [0, 1, 2]}
     whole = afl.sweep(sim, axes, 20, eval_every=5)

@@ -308,7 +308,7 @@ class own_update(afl.server.fedbuff):
 class of_single_updates(own_update):
     """The same `update`, which is said to pass on single updates."""
 
-    single_updates = True
+    bounded = True
 
 
 def test_bounded_weights_get_noise() -> None:
@@ -318,7 +318,7 @@ def test_bounded_weights_get_noise() -> None:
     of_runs = afl.clock.sampled(drawn=3, durations=PLACES)
     simulation(afl.server.defedavg_niid(aggregate=noise), of_runs).check()
     simulation(of_single_updates(aggregate=noise)).check()
-    with pytest.raises(ValueError, match="own_update has an `update` that may combine updates"):
+    with pytest.raises(ValueError, match="own_update may combine updates"):
         simulation(own_update(aggregate=noise)).check()
 
 

@@ -233,9 +233,9 @@ def test_momenta_and_mu2_say_what_they_need() -> None:
     def check(client: afl.Client, server: Any) -> None:
         afl.Simulation(problem.data, problem.model, client, server, CLOCK).check()
 
-    with pytest.raises(ValueError, match=r"mu2: the client's correction is None.*storm\(0.25\)"):
+    with pytest.raises(ValueError, match=r"mu2 takes recursive momenta, not correction=None.*storm\(0.25\)"):
         check(client_of(None), afl.server.mu2())
-    with pytest.raises(ValueError, match=r"mu2 has no local rate"):
+    with pytest.raises(ValueError, match=r"mu2 takes one gradient"):
         check(client_of(correction.storm(), rate=0.5), afl.server.mu2())
     for part in (correction.storm(), correction.local_momentum()):
         with pytest.raises(ValueError, match=f"{part.name}: the client's runs have several local steps"):

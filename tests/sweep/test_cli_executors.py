@@ -27,10 +27,10 @@ def test_how_far_the_members_of_a_sweep_are(tmp_path: pathlib.Path, capsys: pyte
     (folder / "member-00001.nc").unlink()
     (folder / "member-00001.error").write_text("ValueError: it does not work\n\nTraceback")
     capsys.readouterr()
-    assert main(["gather", str(folder), "--output", str(tmp_path / "part.nc")]) == 0
+    assert main(["gather", str(folder)]) == 0
     said = capsys.readouterr().out
     assert "2 of 3 members are finished" in said and "seed=1: ValueError: it does not work" in said
-    part, whole = afl.load(tmp_path / "part.nc"), afl.load(tmp_path / "whole.nc")
+    part, whole = afl.gather(folder), afl.load(tmp_path / "whole.nc")
     assert (part.loss.sel(seed=2).values == whole.loss.sel(seed=2).values).all()
     assert main(["gather", str(tmp_path)]) == 2
     assert "is not the folder of a sweep" in capsys.readouterr().err

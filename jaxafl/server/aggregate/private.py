@@ -16,7 +16,7 @@ from jaxafl.device.keys import drawing_key
 from jaxafl.device.rows import squares
 from jaxafl.options import Number, UserError, number
 from jaxafl.server.aggregate.contract import Aggregate, Combined
-from jaxafl.server.contract import Array, Arrivals, Tree, bounds_weights, counts
+from jaxafl.server.contract import Array, Arrivals, Tree, counts
 
 _NOISE = 0xFFFFFFF1
 _COUNT = 0xFFFFFFF2
@@ -59,25 +59,18 @@ class private_mean(Aggregate):
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         if (self.quantile is None) != (self.count_noise is None):
             raise UserError(
-                f"private_mean: quantile={self.quantile} is given with count_noise={self.count_noise}; expected both "
-                "or neither. Give e.g. quantile=0.5, count_noise=M / 20"
+                f"private_mean: quantile={self.quantile} and count_noise={self.count_noise}; give both or neither, "
+                "e.g. quantile=0.5, count_noise=M / 20"
             )
         if self.count_noise is not None and np.any(2 * self.count_noise <= self.noise_multiplier):
+            more = f"more than half of noise_multiplier={self.noise_multiplier}"
+            raise UserError(f"private_mean: count_noise={self.count_noise} costs much privacy; give {more}")
+        if not server.bounded:
             raise UserError(
-                f"private_mean: count_noise={self.count_noise} is at most half of noise_multiplier="
-                f"{self.noise_multiplier}, so that the count alone costs more privacy; expected a larger one"
-            )
-        if not server.clips_single_updates:
-            raise UserError(
-                f"private_mean: {server.name} has an `update` that may combine updates before they are clipped, so "
-                "that the effect of one is not bounded; expected a server whose aggregate gets single updates. Give "
-                "fedbuff(aggregate=private_mean(C, z)), or single_updates = True in the class if it is one"
-            )
-        if not bounds_weights(server, clock, num_clients):
-            raise UserError(
-                f"private_mean: {server.name} gives an update a weight that depends on samples or local steps, or "
-                "exceeds 1 / M, so that its effect is not bounded; expected equal weights, at most discounted by "
-                "staleness. Give e.g. fedbuff(weights='uniform', reduce='mean')"
+                f"private_mean: {server.name} may combine updates before they are clipped, or give one of M updates a "
+                "weight above 1 / M or that depends on data, so that its effect is not bounded; expected equal "
+                "weights, at most discounted by staleness. Give e.g. fedbuff(weights='uniform', reduce='mean'), or "
+                "bounded = True in the class if it is"
             )
 
     @property
@@ -97,14 +90,12 @@ class private_mean(Aggregate):
         multiplier = jnp.asarray(self.noise_multiplier, norm.dtype)
         if self.quantile is not None and self.count_noise is not None:
             multiplier /= jnp.sqrt(1 - jnp.square(multiplier / (2 * jnp.asarray(self.count_noise, norm.dtype))))
-        noise = jax.random.normal(self._key(arrivals, _NOISE), direction.shape, direction.dtype)
+        keys = [drawing_key(jax.random.fold_in(arrivals.key, stream)) for stream in (_NOISE, _COUNT)]
+        noise = jax.random.normal(keys[0], direction.shape, direction.dtype)
         direction = restored(direction + (multiplier * norm / total).astype(direction.dtype) * noise)
         if self.quantile is None or self.count_noise is None:
             return direction, state, {}
-        noise = jax.random.normal(self._key(arrivals, _COUNT), (), norm.dtype)
+        noise = jax.random.normal(keys[1], (), norm.dtype)
         below = jnp.sum(jnp.where(norms <= norm, times, 0)) + self.count_noise * noise
         after = norm * jnp.exp(-self.adaptation_rate * (below / total - self.quantile))
         return direction, after.astype(state.dtype), {"clip_norm": norm}
-
-    def _key(self, arrivals: Arrivals, stream: int) -> Array:
-        return drawing_key(jax.random.fold_in(arrivals.key, stream))

@@ -62,10 +62,8 @@ class trimmed_mean(Center):
 
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         if (self.share is None) == (self.count is None):
-            raise UserError(
-                f"trimmed_mean: share={self.share} and count={self.count} are given; expected one of them. Write e.g. "
-                "trimmed_mean(share=0.1)"
-            )
+            given = f"share={self.share}, count={self.count}"
+            raise UserError(f"trimmed_mean: got {given}; give one of them, e.g. trimmed_mean(share=0.1)")
         super().check(server, clock, client, num_clients)
 
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> Found:

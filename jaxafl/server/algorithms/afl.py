@@ -53,10 +53,8 @@ class afl(Server):
 
     def check(self, clock: Any, client: Client, num_clients: int) -> None:
         if not self.broadcast and (clock.max_staleness or clock.replacement):
-            raise ValueError(
-                "afl(broadcast=False) lets every client go on from its own model: give stale_rounds(max_staleness=0) "
-                f"without replacement; got max_staleness={clock.max_staleness}, replacement={clock.replacement}"
-            )
+            way = "stale_rounds(max_staleness=0) without replacement"
+            raise ValueError(f"afl(broadcast=False): give {way}, not {clock}")
 
     def init(self, params: Tree, samples: Array) -> Array:
         return jnp.bool_(False)  # True once the run has converged

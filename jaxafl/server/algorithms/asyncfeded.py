@@ -72,9 +72,7 @@ class asyncfeded(Server):
         unit = "steps" if client.epochs is None else "epochs"
         begins = int(np.max(getattr(client, unit)))
         if begins > self.max_steps:
-            raise ValueError(
-                f"{self.name}: the client begins with {unit}={begins}, more than max_steps={self.max_steps}"
-            )
+            raise ValueError(f"asyncfeded: clients begin with {unit}={begins}, more than max_steps={self.max_steps}")
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         delta, start = jax.tree.map(lambda leaf: leaf[0], (arrivals.delta, arrivals.base))

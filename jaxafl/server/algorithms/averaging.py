@@ -43,6 +43,10 @@ class fedavg(_Mean):
     accepts = Delivery.STALE | Delivery.MULTIPLE | TICKS
     references = ("mcmahan2017",)
 
+    @property
+    def bounded(self) -> bool:
+        return type(self).weigh is fedavg.weigh and self.weights == "uniform"
+
     def weigh(self, arrivals: Arrivals) -> Array:
         return shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
 
@@ -69,8 +73,12 @@ class fedbuff(Discounting):
     buffer = 10
     references = ("nguyen2022",)
 
-    def divisor(self, weights: Array, times: Array) -> Array:
-        total = super().divisor(weights, times)
+    @property
+    def bounded(self) -> bool:
+        return super().bounded and self.reduce == "mean"
+
+    def _divisor(self, weights: Array, times: Array) -> Array:
+        total = super()._divisor(weights, times)
         return total if self.reduce == "mean" else total / jnp.maximum(jnp.sum(times), 1)
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:

@@ -49,15 +49,11 @@ class basgd(OptaxServer):
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         of_clock = getattr(clock, "buffers", self.buffers)
         if of_clock != self.buffers or self.buffers > num_clients:
-            raise UserError(
-                f"basgd: buffers={self.buffers}, with {num_clients} clients and the clock {clock!r}; expected the "
-                f"clock's number, at most {num_clients}. Give buffers={min(of_clock, num_clients)}"
-            )
+            few = min(of_clock, num_clients)
+            raise UserError(f"basgd: buffers={self.buffers} for {num_clients} clients on {clock!r}; give {few}")
         if self.aggregate is not None and self.aggregate.least_arrivals > self.buffers:
-            raise UserError(
-                f"basgd: buffers={self.buffers} is too small for {self.aggregate!r}; expected at least "
-                f"{self.aggregate.least_arrivals}. Give more buffers"
-            )
+            few = self.aggregate.least_arrivals
+            raise UserError(f"basgd: buffers={self.buffers} is too small for {self.aggregate!r}; give at least {few}")
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
         held = (arrivals.client % self.buffers == jnp.arange(self.buffers)[:, None]) & arrivals.mask

@@ -23,11 +23,10 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
     sgd = client.optimizer is optax.sgd and set(client.hyperparameters) == {"learning_rate"}
     whole = client.batch_size is None or not full_batch
     if not (sgd and unchanged and one and whole and np.all(np.equal(client.hyperparameters["learning_rate"], 1))):
-        all_data = " of all its data (full gradients)" if full_batch else ""
+        more = ", batch_size=None), for full gradients" if full_batch else ")"
         raise ValueError(
-            f"{server} has no local rate, and takes one gradient{all_data} from every run: give Client(optax.sgd, "
-            f"learning_rate=1.0, steps=1{', batch_size=None' if full_batch else ''}), not {client}; the rate is the "
-            "server's learning_rate"
+            f"{server} takes one gradient from every run, and the rate is the server's: give Client(optax.sgd, "
+            f"learning_rate=1.0, steps=1{more}; got {client}"
         )
 
 
@@ -38,7 +37,6 @@ def check_everyone(server: str, clock: Clock, num_clients: int) -> None:
     late = late or getattr(of_runs, "dispatch", "arrival") != "arrival" or getattr(of_runs, "before_step", False)
     if late or clock.in_flight(num_clients) != num_clients:
         raise ValueError(
-            f"{server}: all clients train all the time, and start again at once from the newest model: give "
-            f"free_running(concurrency={num_clients}, dispatch='arrival', before_step=False) without rate and hours, "
-            f"not {clock}"
+            f"{server}: all clients train all the time, and start again at once: give free_running(concurrency="
+            f"{num_clients}, dispatch='arrival', before_step=False) without rate and hours; got {clock}"
         )

@@ -47,15 +47,13 @@ class delay_adaptive(OptaxServer):
     requires = Delivery.CONTINUOUS
     accepts = Delivery.STALE | Delivery.CONTINUOUS
     single = True
+    bounded = True
     references = ("mishchenko2022", "koloskova2022")
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         if (self.rule == "koloskova") != (self.smoothness is not None):
-            given = "without smoothness" if self.smoothness is None else f"with smoothness={self.smoothness}"
-            raise ValueError(
-                f"delay_adaptive: rule={self.rule!r} {given} is contradictory; expected a smoothness L with "
-                "rule='koloskova' only. Give both, or neither"
-            )
+            given = f"rule={self.rule!r}, smoothness={self.smoothness}"
+            raise ValueError(f"delay_adaptive: got {given}; give a smoothness L with rule='koloskova', and only then")
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[delay_adaptive, Client]:
         if self.threshold is not None:

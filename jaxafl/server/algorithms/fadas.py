@@ -26,13 +26,8 @@ class _AMSGrad(OptaxServer):
     eps: Number = number(default=1e-8, least=0)
     bias_correction: Correction = static(default="none")
 
-    @property
-    def max_init(self) -> Number:
-        """Initial value v̂_0 of the running maximum."""
-        return 0.0
-
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, self.max_init)
+        direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, getattr(self, "max_init", 0.0))
         return optax.chain(direction, scale_down(self.learning_rate if rate is None else rate))
 
 

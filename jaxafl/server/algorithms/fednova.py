@@ -41,10 +41,8 @@ class fednova(OptaxServer):
         changes = [getattr(client, name) for name in ("proximal", "step_schedule", "rate_schedule")]
         plain = client.optimizer is optax.sgd and set(client.hyperparameters) == {"learning_rate"}
         if not plain or any(change is not None for change in changes):
-            raise ValueError(
-                f"fednova: the local training {client} is not plain SGD; expected sums of K_i gradients. "
-                "Give Client(optax.sgd, learning_rate=...) without momentum, proximal term or schedule of a run's rate"
-            )
+            way = "Client(optax.sgd, learning_rate=...) without momentum, proximal term or schedule of a run's rate"
+            raise ValueError(f"fednova: {client} is not plain SGD; give {way}")
 
     def weigh(self, arrivals: Arrivals) -> Array:
         p = shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))

@@ -71,11 +71,8 @@ class fedstale(Server):
         if self.estimate and self.participation is not None:
             raise ValueError("fedstale: estimate=True and participation are both given; expected one of them")
         if self.participation is None and not drawn and not self.estimate:
-            raise ValueError(
-                f"fedstale: participation=None on the clock {clock.name} is unknown; expected the probability with "
-                "which a client takes part in a server step. Give participation=..., a number or one per client, or "
-                "estimate=True"
-            )
+            way = "participation=..., the probability with which a client takes part in a step, or estimate=True"
+            raise ValueError(f"fedstale: it is not known how often clients take part on {clock.name}; give {way}")
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedstale, Client]:
         num_clients = len(counts)

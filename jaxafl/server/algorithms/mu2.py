@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.client.correction import storm
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.options import Number, UserError, number, shown, static
+from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.aggregate.contract import mean_of_ranks
 from jaxafl.server.algorithms.checks import check_gradients
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
@@ -61,10 +61,8 @@ class mu2(Server):
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         if not isinstance(client.correction, storm):
-            raise UserError(
-                f"mu2: the client's correction is {shown(client.correction)}, and mu2 takes recursive momenta; "
-                "expected storm. Give Client(learning_rate=1.0, steps=1, correction=afl.correction.storm(0.25))"
-            )
+            way = "Client(learning_rate=1.0, steps=1, correction=afl.correction.storm(0.25))"
+            raise UserError(f"mu2 takes recursive momenta, not correction={client.correction!r}; give {way}")
         check_gradients(self.name, client, full_batch=False)
 
     def init(self, params: Tree, samples: Array) -> Mu2State:
