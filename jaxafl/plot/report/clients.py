@@ -1,4 +1,4 @@
-"""Figures of a report about arrivals and clients: staleness, participation, communication and spread."""
+"""Figures of a report about arrivals and clients: staleness, participation and spread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxafl.plot.report.figures import Figure, Series, View, thin
-from jaxafl.plot.report.lines import MANY, Line, Lines, steps_made
+from jaxafl.plot.report.lines import Lines
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.clients import names_of
 from jaxafl.results.curves import AXES
@@ -16,7 +16,6 @@ _BINS = 40
 _BARS = 100  # at most this number of clients is shown as bars
 _GROUPED = 3  # at most this number of lines is shown as grouped bars
 _RANKS = 50  # points of a curve over ranked clients
-_MB = AXES["bytes"].scale
 
 
 def staleness(lines: Lines) -> list[Figure]:
@@ -63,38 +62,12 @@ def participation(lines: Lines) -> list[Figure]:
     return [Figure("participation", "Participation", lead, switches, views)]
 
 
-def communication(lines: Lines) -> list[Figure]:
-    """Returns the data sent, over time for one run and in total for a few lines; none for many lines."""
-    if len(lines) > MANY or not all({"bytes_up", "bytes_down"} <= set(line.runs[0].variables) for line in lines):
-        return []
-    lead = "A download per start, an upload per arrival."
-    if len(lines) == 1 and len(lines[0].runs) == 1:
-        run = lines[0].runs[0]
-        at = run["time"].values[: steps_made(run)]
-        chosen = thin(at.size + 1, 400)
-        sums = {way: np.append(0, np.cumsum(run[f"bytes_{way}"].values[: at.size])) / _MB for way in ("up", "down")}
-        series = [Series(-1, way, np.append(0, at)[chosen], values[chosen]) for way, values in sums.items()]
-        said = [f"{values[-1]:,.1f} MB {way}" for way, values in sums.items()]
-        view = View("lines", AXES["time"].label, "data sent (MB)", series, " and ".join(said) + " in all.")
-    else:
-        totals = {name: np.asarray([sent(line, name).mean() / _MB for line in lines]) for name in ("up", "down")}
-        series = [Series(-1, name, np.arange(len(lines)), values) for name, values in totals.items()]
-        said = [
-            f"{line.name}{': ' if line.name else ''}{up:,.1f} MB up, {down:,.1f} MB down"
-            for line, up, down in zip(lines, totals["up"], totals["down"], strict=True)
-        ]
-        labels = [line.name or "all seeds" for line in lines]
-        view = View("bars", "", "data sent by a run (MB)", series, "; ".join(said) + ".", labels)
-    return [Figure("communication", "Communication", lead, {}, {"": view})]
-
-
 def spread(lines: Lines) -> list[Figure]:
     """Returns the spread of accuracy over the clients of one run; none for several runs, because curves show it."""
     runs = [run for line in lines for run in line.runs]
     if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
         return []
-    (run,) = runs
-    run = run.isel(population=np.isfinite(run["client_accuracy"].values).any(axis=0))
+    run = runs[0].isel(population=np.isfinite(runs[0]["client_accuracy"].values).any(axis=0))
     evaluated = np.isfinite(run["client_accuracy"].values).all(axis=1)
     accuracy = 100 * run["client_accuracy"].values[evaluated]
     time = run["eval_time"].values[evaluated]
@@ -102,26 +75,15 @@ def spread(lines: Lines) -> list[Figure]:
         return []
     low, median, high = np.percentile(accuracy, [10, 50, 90], axis=1)
     worst = 100 * run["clients_worst_accuracy"].values[evaluated]
-    label = "accuracy on their own samples (%)"
     bands = [Series(-1, "median, band of 10 to 90 % of clients", time, median, low, high)]
     bands.append(Series(-1, "mean of the worst 10 %", time, worst))
     says = (
         f"At the end, half of the {accuracy.shape[1]:,} clients have at least {median[-1]:.1f} %; the worst 10 % have "
         f"{worst[-1]:.1f} % on average, the best client {accuracy[-1].max():.1f} %."
     )
-    views = {"time": View("lines", AXES["time"].label, label, bands, says)}
-    if "participation" in run.variables:
-        dots = [Series(-1, "a client", run["participation"].values.astype(float), accuracy[-1])]
-        views["arrivals"] = View("points", "arrivals of the client", label, dots, says)
-    switches = {"Show": {"time": "over time", "arrivals": "at the end, by arrivals"}} if len(views) > 1 else {}
-    views = views if switches else {"": views["time"]}
+    view = View("lines", AXES["time"].label, "accuracy on their own samples (%)", bands, says)
     lead = "Each client's model is the global one, tested on the samples that the client holds out."
-    return [Figure("clients", "Spread over clients", lead, switches, views)]
-
-
-def sent(line: Line, way: str) -> np.ndarray:
-    """Returns the bytes sent `"up"` or `"down"`, float [seeds]."""
-    return np.asarray([np.nansum(run[f"bytes_{way}"].values.astype(float)) for run in line.runs])
+    return [Figure("clients", "Spread over clients", lead, {}, {"": view})]
 
 
 def _mean(values: Sequence[np.ndarray]) -> np.ndarray:

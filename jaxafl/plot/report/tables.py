@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.clock.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
-from jaxafl.plot.report.clients import sent
 from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, scale_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.arrivals import discarded_runs, staleness_of
@@ -19,7 +19,6 @@ from jaxafl.results.points import in_words
 from jaxafl.results.privacy import Privacy
 from jaxafl.results.tables import decimals
 
-_MB = AXES["bytes"].scale
 _DELTA = 1e-5
 _NAMED = 10  # further lines are only counted
 
@@ -46,9 +45,9 @@ def summary(lines: Lines) -> Html:
         ages = [staleness_of(line.runs) for line in lines]
         columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
         columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
-    if {"bytes_up", "bytes_down"} <= known:
-        for way in ("up", "down"):
-            columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
+    for way in ("up", "down"):
+        if f"bytes_{way}" in known:
+            columns[f"MB {way}"] = _means(lines, functools.partial(_megabytes, name=f"bytes_{way}"), ",.4g")
     noise = [_epsilon(line) for line in lines]
     columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
@@ -142,6 +141,11 @@ def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
 def _means(lines: Lines, of: Callable[[Any], float], form: str) -> list[Cell]:
     """Returns the mean of a number over the runs of each line."""
     return [_number(float(np.mean([of(run) for run in line.runs])), form) for line in lines]
+
+
+def _megabytes(run: xr.Dataset, name: str) -> float:
+    """Returns the sum of a variable of bytes in MB."""
+    return float(run[name].sum()) / AXES["bytes"].scale
 
 
 def _epsilon(line: Line) -> float:
