@@ -157,7 +157,7 @@ def test_staleness_participation_and_bytes_add_up(tmp_path: pathlib.Path) -> Non
     ((_, _, _, shares, _, _),) = made.series("staleness", "")
     ages = result["staleness"].values[result["arrived"].values].astype(int)
     np.testing.assert_allclose(shares, 100 * np.bincount(ages) / ages.size, rtol=1e-4)
-    ((_, _, _, arrivals, _, _),) = made.series("participation", "participation")
+    ((_, _, _, arrivals, _, _),) = made.series("participation", "")
     np.testing.assert_array_equal(arrivals, result["participation"].values)
     assert "MB up" in made.text and f"{result['bytes_up'].values.sum() / 1e6:,.4g}" in made.text
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.canvas import DASHES, ImagePath, finish, legend_beside, line_styles, panels_of, tidy
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.members import Results, finished_members, heading
 
@@ -41,10 +41,11 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     width = -(-(worst + 1) // _BINS)
     edges = np.arange(0, worst + width + 1, width) - 0.5
     figure, [ax] = panels_of(ax, 8.5, 4.2)
-    for member, values, style in zip(found, arrivals, line_styles(len(found)), strict=True):
+    styles = [{"linestyle": DASHES[place % 4]} | style for place, style in enumerate(line_styles(len(found)))]
+    for place, (member, values) in enumerate(zip(found, arrivals, strict=True)):
         shares = 100 * np.histogram(values, edges)[0] / max(len(values), 1)
         label = f"{member.name}: {_summary(values)}".removeprefix(": ")
-        ax.stairs(shares, edges, label=label, fill=len(found) == 1, linewidth=1.6, **style)
+        ax.stairs(shares, edges, label=label, fill=len(found) == 1, linewidth=1.6, **styles[place])
     ax.set(xlabel="staleness τ (server steps)", ylabel="arrivals (%)", title=heading(results))
     ax.set(xlim=(edges[0] - 0.1 * width, edges[-1]), ylim=(0, None))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))

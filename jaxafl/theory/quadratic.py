@@ -43,10 +43,6 @@ class Quadratic:
     start: np.ndarray
     deviation: float
 
-    def __repr__(self) -> str:
-        clients, dimension = self.centres.shape
-        return f"Quadratic({clients} clients, dimension {dimension}, σ = {self.deviation:g})"
-
     @functools.cached_property
     def mean_curvature(self) -> np.ndarray:
         """Σλ_i A_i, the Hessian of F, [d, d]."""

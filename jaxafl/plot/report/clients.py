@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from jaxafl.plot.report.figures import Figure, Series, View, thin
@@ -41,25 +39,23 @@ def staleness(lines: Lines) -> list[Figure]:
 
 
 def participation(lines: Lines) -> list[Figure]:
-    """Returns the arrivals of clients and the mean staleness of their updates; none if a result lacks them."""
-    if not all({"participation", "mean_staleness"} <= set(line.runs[0].variables) for line in lines):
+    """Returns the arrivals of clients, of one line by client, else in decreasing order; none if a result lacks them."""
+    if not all("participation" in line.runs[0].variables for line in lines):
         return []
     counts = [np.mean([run["participation"].values for run in line.runs], axis=0) for line in lines]
-    several = len(lines) > 1 or counts[0].size > _BARS
     every = np.concatenate(counts)
     says = f"{every.min():,.4g} to {every.max():,.4g} arrivals per client, {(every == 0).sum():,} clients never."
-    views = {}
-    for name, label in (("participation", "arrivals"), ("mean_staleness", "mean staleness of its updates")):
-        found = [_mean([run[name].values for run in line.runs]) for line in lines]
-        if several:
-            series = [_ranked(place, lines[place].name, values) for place, values in enumerate(found)]
-            views[name] = View("lines", "clients, the one with most first", label, series, says)
-        else:
-            series = [Series(0, lines[0].name, np.arange(found[0].size), found[0])]
-            views[name] = View("bars", "client", label, series, says, names_of(lines[0].runs[0]))
+    if len(lines) > 1 or every.size > _BARS:
+        series = []
+        for place, (line, values) in enumerate(zip(lines, counts, strict=True)):
+            chosen = thin(values.size, _RANKS)
+            series.append(Series(place, line.name, chosen + 1.0, -np.sort(-values)[chosen]))
+        view = View("lines", "clients, the one with most first", "arrivals", series, says)
+    else:
+        series = [Series(0, lines[0].name, np.arange(every.size), every)]
+        view = View("bars", "client", "arrivals", series, says, names_of(lines[0].runs[0]))
     lead = "How often the updates of each client arrived" + (", means over seeds." if len(lines[0].runs) > 1 else ".")
-    switches = {"Show": {"participation": "arrivals", "mean_staleness": "mean staleness"}}
-    return [Figure("participation", "Participation", lead, switches, views)]
+    return [Figure("participation", "Participation", lead, {}, {"": view})]
 
 
 def spread(lines: Lines) -> list[Figure]:
@@ -84,15 +80,3 @@ def spread(lines: Lines) -> list[Figure]:
     view = View("lines", AXES["time"].label, "accuracy on their own samples (%)", bands, says)
     lead = "Each client's model is the global one, tested on the samples that the client holds out."
     return [Figure("clients", "Spread over clients", lead, {}, {"": view})]
-
-
-def _mean(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the mean over finite values; NaN where none is finite."""
-    return np.ma.masked_invalid(np.stack(values).astype(float)).mean(axis=0).filled(np.nan)
-
-
-def _ranked(place: int, name: str, values: np.ndarray) -> Series:
-    """Returns the values in decreasing order as a series."""
-    order = np.sort(values[np.isfinite(values)])[::-1]
-    chosen = thin(order.size, _RANKS) if order.size else np.zeros(0, int)
-    return Series(place, name, chosen + 1.0, order[chosen])

@@ -151,10 +151,7 @@ def _citation(lines: Lines) -> Html:
 
 
 def _title(results: Mapping[str, Any]) -> str:
-    names = list(results)
-    if len(names) == 1:
-        return names[0]
-    return f"Comparison of {', '.join(names[:-1])} and {names[-1]}" if len(names) <= MANY else f"{len(names)} results"
+    return ", ".join(results) if len(results) <= MANY else f"{len(results)} results"
 
 
 def _lead(lines: Lines, results: Mapping[str, Any]) -> str:

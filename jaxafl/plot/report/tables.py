@@ -20,7 +20,7 @@ from jaxafl.results.privacy import Privacy
 from jaxafl.results.tables import decimals
 
 _DELTA = 1e-5
-_NAMED = 10  # further lines are only counted
+_NAMED = 10  # further runs are only counted
 
 
 def summary(lines: Lines) -> Html:
@@ -63,20 +63,16 @@ def summary(lines: Lines) -> Html:
 
 
 def endings(lines: Lines) -> Html:
-    """Returns a note of runs that failed, stopped early or have not run, a sentence per line; empty without them."""
-    reasons = [[reason for run in line.runs if (reason := ending(run))] for line in lines]
-    early, runs = sum(map(len, reasons)), sum(len(line.runs) for line in lines)
+    """Returns a note of runs that failed, stopped early or have not run, a sentence for each; empty without them."""
+    reasons = [(line.name, ending(run)) for line in lines for run in line.runs]
+    early = [f"{name}: {reason}".removeprefix(": ") for name, reason in reasons if reason]
     if not early:
         return Html("")
-    texts = [
-        f"{line.name}: {f'{len(found)} of {len(line.runs)} seeds; the first ' * (len(line.runs) > 1)}{found[0]}"
-        for line, found in zip(lines, reasons, strict=True)
-        if found
-    ]
-    shown = [element("li", text) for text in texts[:_NAMED]]
-    more = [element("li", f"and {len(texts) - _NAMED:,} more")] if len(texts) > _NAMED else []
-    head = f"{early:,} of {runs:,} runs ended early" if runs > 1 else "The run ended early"
-    return element("aside", element("p", element("strong", head)), element("ul", *shown, *more), class_="note")
+    shown = [element("li", text) for text in early[:_NAMED]]
+    if len(early) > _NAMED:
+        shown.append(element("li", f"and {len(early) - _NAMED:,} more"))
+    head = f"{len(early):,} of {len(reasons):,} runs ended early"
+    return element("aside", element("p", element("strong", head)), element("ul", *shown), class_="note")
 
 
 def paired(comparison: Any, reference: str | None) -> Html:
