@@ -179,6 +179,6 @@ def test_the_paired_table_is_that_of_the_comparison(tmp_path: pathlib.Path) -> N
     found = comparison()
     text = page(found, tmp_path, reference="b").text
     (gap,) = found.differences("b").values()
-    places = decimals([100 * own.std for own in found.summary().values()])
-    assert f"{100 * gap.mean:+.{places}f} [".replace("-", "−") in text
-    assert gap.verdict in text and f"{gap.p:.3f}" in text and "the reference" in text
+    places = decimals([100 * (gap.high - gap.low) / 2])
+    assert f"{100 * gap.mean:+.{places}f} [".replace("-", "−") in text and f"], {gap.verdict}" in text
+    assert "minus b, 95 % interval" in text and "verdicts of Student's t at 5 %" in text

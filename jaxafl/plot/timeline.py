@@ -9,9 +9,8 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import BoundaryNorm, Normalize
+from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, named
@@ -153,26 +152,14 @@ def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> list[np.nd
 
 
 def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> None:
-    """Draws a bar per run, coloured by its staleness, and the colour bar."""
-    worst = int(staleness.max(initial=0))  # empty if the shown clients start later
-    colours, norm = _colours(worst)
-    bars = PolyCollection(
-        _corners(left, right, row), array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6
-    )
+    """Draws a bar per run, coloured by its staleness (dark is stale), and the colour bar."""
+    levels = int(staleness.max(initial=0)) + 1  # empty if the shown clients start later
+    colours, norm = colormaps["viridis_r"].resampled(levels), BoundaryNorm(np.arange(levels + 1) - 0.5, levels)
+    corners = _corners(left, right, row)
+    bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
     ax.add_collection(bars)
-    bar = cast(Figure, ax.get_figure(root=True)).colorbar(bars, ax=ax, pad=0.01, aspect=12)
+    ticks = list(range(0, levels, -(-levels // 10)))
+    bar = cast(Figure, ax.get_figure(root=True)).colorbar(bars, ax=ax, pad=0.01, aspect=12, ticks=ticks)
+    bar.minorticks_off()
     bar.set_label("staleness (steps)", fontsize=8)
-    if isinstance(norm, BoundaryNorm):
-        bar.set_ticks(list(range(worst + 1)), labels=[str(level) for level in range(worst + 1)])
-        bar.ax.tick_params(length=0)
-    else:
-        bar.locator = MaxNLocator(5, integer=True)
-    bar.ax.tick_params(labelsize=8)
-
-
-def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
-    """Returns a colour per staleness if there are few values, else a continuous scale; dark is stale."""
-    scale = colormaps["viridis_r"]
-    if worst > 9:
-        return scale, Normalize(0, worst)
-    return scale.resampled(worst + 1), BoundaryNorm(np.arange(worst + 2) - 0.5, worst + 1)
+    bar.ax.tick_params(length=0, labelsize=8)

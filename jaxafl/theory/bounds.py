@@ -251,7 +251,7 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
         **given: further constants by name; they replace those of `constants`.
 
     Raises:
-        ValueError: a constant is missing.
+        TypeError: a constant is missing.
 
     Examples:
         >>> import jaxafl as afl
@@ -265,9 +265,4 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
     """
     parameters = inspect.signature(theorem).parameters
     merged = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items()}
-    merged = {name: value for name, value in merged.items() if name in parameters} | given
-    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in merged]
-    if missing:
-        words = ", ".join(f"{name} ({CONSTANTS[name].symbol}, {CONSTANTS[name].meaning})" for name in missing)
-        raise UserError(f"{theorem.__name__} needs {words} too: pass what the constants do not hold by name")
-    return theorem(**merged)
+    return theorem(**{name: value for name, value in merged.items() if name in parameters} | given)

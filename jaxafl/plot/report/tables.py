@@ -11,7 +11,7 @@ import xarray as xr
 
 from jaxafl.clock.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
-from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, scale_of, steps_made
+from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
@@ -76,47 +76,19 @@ def endings(lines: Lines) -> Html:
 
 
 def paired(comparison: Any, reference: str | None) -> Html:
-    """Returns the paired differences of methods from a reference, in accuracy, or in loss without an accuracy.
+    """Returns the table of a comparison, in accuracy, or in loss without an accuracy, and the sentences below it.
 
     Args:
         comparison: a `jaxafl.Comparison`.
-        reference: name of a method; by default the first.
+        reference: name of the method whose values are subtracted; by default the first.
     """
     base = reference or next(iter(comparison.results))
     metric = "accuracy" if "accuracy" in comparison.dataset.data_vars else "loss"
-    means, found = comparison.summary(metric), comparison.differences(base, metric)
-    scale = scale_of(metric)
-    unit = " (points)" if percent(metric) else ""
-    places = decimals([scale * one.std for one in means.values()])
-    rows = []
-    for name, one in means.items():
-        cells = [name, _interval(scale, one.mean, one.low, one.high, places, "")]
-        if name in found:
-            gap = found[name]
-            verdict = gap.verdict if np.isfinite(gap.mean) else "a run failed"
-            cells += [_interval(scale, gap.mean, gap.low, gap.high, places, "+"), _p(gap.p), verdict]
-        else:
-            cells += ["the reference", ABSENT, ABSENT]
-        rows.append(cells)
-    against = f"minus {base}{unit}, 95 % interval"
-    header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
-    caption = f"{label_of(metric)} of {len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
-    lead = (
-        "All methods ran on the same seeds, and differences are taken seed by seed. Intervals are Student's t, without "
-        "a correction for multiple comparisons; p is that of the exact two-sided sign-flip test, for six seeds or more."
-    )
-    return joined([element("p", lead), table(caption, header, rows)])
-
-
-def _interval(scale: float, mean: float, low: float, high: float, places: int, sign: str) -> str:
-    if not np.isfinite(mean):
-        return ABSENT
-    texts = [f"{scale * number:{sign}.{places}f}".replace("-", "−") for number in (mean, low, high)]
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if np.isfinite(low) else texts[0]
-
-
-def _p(p: float) -> str:
-    return ABSENT if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    text = comparison.table(metrics=metric, reference=base, spread="interval")
+    *lines, _, said = text.split("\n", len(comparison.results) + 3)
+    header, _, *rows = ([cell.strip("* ") for cell in line.strip("| ").split(" | ")] for line in lines)
+    caption = f"{len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
+    return joined([element("p", said), table(caption, header, rows)])
 
 
 def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
