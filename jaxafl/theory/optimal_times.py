@@ -75,11 +75,11 @@ def effort(
     owner = "theory.optimal_times.effort"
     numbers(owner, locals())
     check_number(owner, "target", target, above=0)
-    if (gap is None) == (strong_convexity is None):
-        raise UserError(f"{owner}: expected either gap, or strong_convexity and distance")
-    if gap is not None:
+    if gap is not None and strong_convexity is None and distance is None:
         steps = smoothness * gap / target
         return Effort(steps, local_variance / target * steps)
+    if gap is not None or strong_convexity is None or distance is None:
+        raise UserError(f"{owner}: expected either gap, or strong_convexity and distance")
     check_number(owner, "distance", distance, above=float(np.sqrt(target)))
     factor = float(np.log(distance**2 / target))
     return Effort(factor * smoothness / strong_convexity, factor * local_variance / (target * strong_convexity**2))

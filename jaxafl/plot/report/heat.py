@@ -18,7 +18,7 @@ def over_two_options(lines: Lines, results: Mapping[str, xr.Dataset]) -> Html:
     result = next(iter(results.values()))
     if len(results) > 1 or len(lines[0].place) != 2:
         return Html("")
-    pictures = []
+    pictures: list[Html] = []
     for metric in metrics_of(lines):
         if f"final_{metric}" in result.variables and lower([result], metric) is not None:
             file = io.BytesIO()
