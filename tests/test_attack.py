@@ -276,4 +276,4 @@ def test_reports_and_files_keep_the_attack(tmp_path: Any) -> None:
     assert '"name": "sign_flip"' in afl.load(tmp_path / "one.nc").attrs["attack"]
     assert "RSA" in result.citation
     afl.plot.report({"one": result}, tmp_path / "one.html")
-    assert "attack=afl.attack.sign_flip(clients=" in (tmp_path / "one.html").read_text()
+    assert '<th scope="row">attack</th><td>sign_flip</td>' in (tmp_path / "one.html").read_text()

@@ -47,9 +47,9 @@ def test_a_cell_is_the_mean_over_seeds_and_the_best_is_framed(tmp_path: pathlib.
 
 def test_a_configuration_with_a_failed_run_has_no_mean() -> None:
     figure = plot.heat_map(grid(failed=True))
-    assert figure.axes[0].texts[-1].get_text() == "failed" and best(figure) in ((0, 2), (1, 1))
+    assert figure.axes[0].texts[-1].get_text() == "failed or\nmissing" and best(figure) in ((0, 2), (1, 1))
     unfinished = grid()
     unfinished["final_accuracy"][0, 1, 2] = np.nan  # as `gather` returns it
-    assert plot.heat_map(unfinished, rows="clock.buffer").axes[0].texts[-1].get_text() == "missing"
+    assert plot.heat_map(unfinished, rows="clock.buffer").axes[0].texts[-1].get_text() == "failed or\nmissing"
     one = plot.heat_map(grid().isel(seed=0))
     assert "one seed" in one.axes[0].get_title() and "±" not in one.axes[0].texts[0].get_text()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from jaxafl.options import UserError, named, user_errors
+from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import (
     ImagePath,
     Limits,
+    averaged,
     axis_name,
     draw_line,
     finish,
@@ -20,8 +19,8 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import AXES, Axis, curve, over_seeds, percent, scale_of
-from jaxafl.results.members import Member, Results, finished_members, heading
+from jaxafl.results.curves import AXES, Axis, curve, percent, scale_of
+from jaxafl.results.members import Results, finished_members, heading
 
 _BYTES = Axis("eval_bytes", "bytes sent, up and down")
 _GRID = 400  # points at which the runs of different seeds are averaged
@@ -92,13 +91,16 @@ def _curves(
 ) -> Figure:
     lines = finished_members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
-    labels, header = _legend(lines)
     failed = 0
-    for line, label, style in zip(lines, labels, line_styles(len(lines)), strict=True):
-        with user_errors(line.name):
-            at, mean, deviation = _mean(line.runs, metric, against.variable)
+    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+        curves = [curve(run, against.variable, metric) for run in line.runs]
+        if not all(one.at.size for one in curves):
+            raise UserError(
+                f"{line.name or 'the result'} has no evaluation with a finite {metric}; there is nothing to plot"
+            )
+        at, mean, deviation = averaged(curves, _GRID, scale_of(metric))
         style["marker"] = "" if len(at) > 1 else "o"
-        failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=label, **style)
+        failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=line.name or "all", **style)
     units = lines[0].runs[0][metric].attrs.get("units", "1")
     said = " (%)" if percent(metric) else f" ({units})" if units != "1" else ""
     ax.set(xlabel=against.label, ylabel=f"{axis_name(metric)}{said}", title=heading(results), xlim=(0, None))
@@ -107,28 +109,8 @@ def _curves(
     if against is _BYTES:
         ax.xaxis.set_major_formatter(EngFormatter("B"))
     tidy(ax, xlim, ylim)
-    if len(lines) > 1 or header or failed:
+    seeds = sorted({len(line.runs) for line in lines})
+    if len(lines) > 1 or seeds != [1] or failed:
+        header = f"mean ± std of {' or '.join(map(str, seeds))} seeds" if seeds != [1] else None
         legend_beside(ax, len(lines) + failed, header)
     return finish(figure, path)
-
-
-def _legend(lines: list[Member]) -> tuple[list[str], str | None]:
-    """Returns the labels of the lines and the header above them; labels have the numbers of seeds if these differ."""
-    names = [line.name or "all" for line in lines]
-    seeds = [len(line.runs) for line in lines]
-    if set(seeds) == {1}:
-        return names, None
-    if len(set(seeds)) == 1:
-        return names, f"mean ± std of {seeds[0]} seeds"
-    counted = [f"{name} ({count} seed{'s' * (count > 1)})" for name, count in zip(names, seeds, strict=True)]
-    return counted, "mean ± std over seeds"
-
-
-def _mean(runs: list[xr.Dataset], metric: str, against: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns points of the axis, and mean and standard deviation over the runs; accuracies in percent."""
-    curves = [curve(run, against, metric) for run in runs]
-    if not all(one.at.size for one in curves):
-        raise UserError(f"a result has no evaluation with a finite {metric}; there is nothing to plot")
-    if len(curves) == 1:
-        return curves[0].at, scale_of(metric) * curves[0].values, np.zeros_like(curves[0].values)
-    return over_seeds(curves, _GRID, scale_of(metric))

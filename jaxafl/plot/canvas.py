@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import matplotlib
@@ -16,7 +17,7 @@ from jaxafl.data.picture import Picture
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
-from jaxafl.results.curves import failed_steps, has_failed
+from jaxafl.results.curves import Curve, failed_steps, has_failed, over_seeds
 from jaxafl.results.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
@@ -25,7 +26,7 @@ Limits: TypeAlias = tuple[float | None, float | None] | None
 """Lower and upper limit of an axis; `None` leaves one, or both, as they are."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Palette of Okabe and Ito without yellow, which has too little contrast on white."""
-_DASHES = ("-", "--", ":", "-.")
+DASHES = ("-", "--", ":", "-.")
 
 
 def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **layout: Any) -> tuple[Figure, list[Axes]]:
@@ -51,7 +52,18 @@ def line_styles(count: int) -> list[dict[str, Any]]:
     if count <= len(COLOURS):
         return [{"color": colour} for colour in COLOURS[:count]]
     scale = matplotlib.colormaps["viridis"]
-    return [{"color": scale(0.9 * index / (count - 1)), "linestyle": _DASHES[index % 4]} for index in range(count)]
+    return [{"color": scale(0.9 * index / (count - 1)), "linestyle": DASHES[index % 4]} for index in range(count)]
+
+
+def averaged(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns points of an axis, and mean and deviation over seeds there; of a single curve its own points and zeros.
+
+    Args:
+        curves, points, scale: arguments of `over_seeds`.
+    """
+    if len(curves) == 1:
+        return curves[0].at, scale * curves[0].values, np.zeros_like(curves[0].values)
+    return over_seeds(curves, points, scale)
 
 
 def draw_line(
@@ -99,9 +111,9 @@ def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:
 
 
 def axis_name(metric: str) -> str:
-    """Returns the name of a metric on an axis, such as `test accuracy`; metrics of validation sets say so."""
+    """Returns the name of a metric on an axis, such as `test accuracy`; metrics of other samples say so."""
     words = metric.replace("_", " ")
-    return words if words.startswith("validation ") else f"test {words}"
+    return words if words.startswith(("validation ", "clients ")) else f"test {words}"
 
 
 def tidy(ax: Axes, xlim: Limits = None, ylim: Limits = None) -> None:

@@ -8,15 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import named
-from jaxafl.plot.canvas import ImagePath, Limits, finish, one_member, panels_of, tidy
+from jaxafl.plot.canvas import ImagePath, Limits, averaged, finish, one_member, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
-from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
+from jaxafl.results.curves import Curve, falls, percent, scale_of
 from jaxafl.results.members import heading
 
 _NAMED = 30  # names are drawn for at most this number of clients
 _POINTS = 200  # points at which seeds are averaged
-_BANDS = ((10, 90, 0.15), (25, 75, 0.25))  # percentiles, opacity
-_DOTS = (12.0, 150.0)  # smallest and largest area of a dot
 
 
 @named
@@ -53,24 +51,14 @@ def client_spread(
     scale, rising = scale_of(metric), not falls(runs, variable, "client_spread")
     found = [(one["eval_time"].values, scale * one[variable].dropna("population", how="all").values) for one in runs]
 
-    def over(summary: object) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        curves = [Curve(at, summary(accuracy)) for at, accuracy in found]  # type: ignore[operator]
-        if len(curves) == 1:
-            return curves[0].at, curves[0].values, np.zeros_like(curves[0].values)
-        return over_seeds(curves, _POINTS)
-
+    summaries = [[Curve(at, one) for one in _summaries(values, rising)] for at, values in found]
+    lines = [averaged(curves, _POINTS) for curves in zip(*summaries, strict=True)]
     figure, [ax] = panels_of(ax, 6.5, 4.2)
-    for low, high, opacity in _BANDS:
-        edges = [over(lambda accuracy, edge=edge: np.percentile(accuracy, edge, axis=1)) for edge in (low, high)]
-        (at, bottom, _), (_, top, _) = edges
-        label = f"{low} to {high} % of clients"
-        ax.fill_between(at, bottom, top, color="#0072B2", alpha=opacity, linewidth=0, label=label)
-    lines = (
-        ("median", "#0072B2", "-", lambda values: np.median(values, axis=1)),
-        ("worst 10 %", "#D55E00", "--", lambda values: worst_tenth(values, rising)),
-    )
-    for label, colour, dashes, summary in lines:
-        at, mean, deviation = over(summary)
+    for label, opacity, low, high in (("10 to 90", 0.15, lines[0], lines[4]), ("25 to 75", 0.25, lines[1], lines[3])):
+        label = f"{label} % of clients"
+        ax.fill_between(low[0], low[1], high[1], color="#0072B2", alpha=opacity, linewidth=0, label=label)
+    styles = {"median": ("#0072B2", "-", lines[2]), "worst 10 %": ("#D55E00", "--", lines[5])}
+    for label, (colour, dashes, (at, mean, deviation)) in styles.items():
         ax.plot(at, mean, color=colour, linewidth=1.8, linestyle=dashes, label=label)
         if len(runs) > 1:
             few = slice(None, None, max(1, len(at) // 12))
@@ -95,11 +83,10 @@ def accuracy_vs_participation(
 ) -> Figure:
     """Draws the final accuracy of clients against their arrivals, coloured by the mean staleness of their updates.
 
-    The figure shows if the server forgets rare or slow clients. The area of a dot grows with the client's held-out
-    samples n (`client_samples`). The error bar of a single run is the score interval of n samples at one standard
-    error, about ±√(p(1 - p)/n). Of several seeds, dots are means over seeds, and error bars are one standard deviation
-    over seeds. Clients that never arrived are open circles. Up to 30 clients are labelled. Otherwise like
-    `client_spread`.
+    The figure shows if the server forgets rare or slow clients. The error bar of a single run is the score interval of
+    the client's held-out samples n (`client_samples`) at one standard error, about ±√(p(1 - p)/n). Of several seeds,
+    dots are means over seeds, and error bars are one standard deviation over seeds. Clients that never arrived are open
+    circles. Up to 30 clients are labelled. Otherwise like `client_spread`.
     """
     runs = _seeds(result, "client_accuracy")
     final = np.stack([run["client_accuracy"].values[-1] for run in runs])
@@ -114,27 +101,30 @@ def accuracy_vs_participation(
     else:
         low, high = (100 * edge for edge in standard_interval(final[0], samples))
         errors = {"yerr": np.stack([np.maximum(y - low, 0), np.maximum(high - y, 0)])}
-        said = "± standard error of its held-out samples"
+        said = "± standard error of the held-out samples"
     figure, [ax] = panels_of(ax, 7.2, 4.4)
-    area = _DOTS[0] + (_DOTS[1] - _DOTS[0]) * samples / samples.max()
     ax.errorbar(x, y, **errors, fmt="none", ecolor="0.6", elinewidth=0.8, zorder=1)
     never = np.ma.getmaskarray(stale)
-    points = ax.scatter(x[~never], y[~never], c=stale[~never], s=area[~never], cmap="viridis", zorder=2)
+    points = ax.scatter(x[~never], y[~never], c=stale[~never], s=80, cmap="viridis", zorder=2)
     if never.any():
-        ax.scatter(x[never], y[never], s=area[never], facecolors="none", edgecolors="0.4", label="never arrived")
+        ax.scatter(x[never], y[never], s=80, facecolors="none", edgecolors="0.4", label="never arrived")
         ax.legend(frameon=False, fontsize=9)
     if len(x) <= _NAMED:
         names = [name for name, shown in zip(names_of(runs[0]), known, strict=True) if shown]
         for place, name in enumerate(names):
             ax.annotate(name, (x[place], y[place]), (5, 4), textcoords="offset points", fontsize=7, color="0.3")
     figure.colorbar(points, ax=ax, label="mean staleness of its updates")
-    sizes = f"{samples.min():,}" if samples.min() == samples.max() else f"{samples.min():,} to {samples.max():,}"
-    title = "\n".join(filter(None, [heading(result), f"{said}; area: {sizes} held-out samples"]))
+    title = "\n".join(filter(None, [heading(result), said]))
     ax.set(xlabel="arrivals of the client", ylabel="accuracy on its own samples (%)")
     ax.set_title(title, fontsize=10)
     ax.margins(0.08)
     tidy(ax, xlim, ylim)
     return finish(figure, path)
+
+
+def _summaries(values: np.ndarray, rising: bool) -> list[np.ndarray]:
+    """Returns five percentiles of the clients, and the mean of the worst tenth, each [evaluations]."""
+    return [*np.percentile(values, [10, 25, 50, 75, 90], axis=1), worst_tenth(values, rising)]
 
 
 def _seeds(result: xr.Dataset, variable: str) -> list[xr.Dataset]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
@@ -11,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from jaxafl.options import UserError, check_choice, named
 from jaxafl.plot.canvas import ImagePath, finish, panels_of
-from jaxafl.results.curves import falls, has_failed, percent, scale_of
+from jaxafl.results.curves import failed_steps, falls, percent, scale_of
 from jaxafl.results.members import heading, members
 from jaxafl.results.tables import decimals
 
@@ -56,24 +58,20 @@ def heat_map(
         ('server.alpha', 'client.learning_rate')
     """
     variable = f"final_{metric}"
-    found = members(result, variable)
-    if inner := found[0].runs[0][variable].dims:
-        raise UserError(f"heat_map: {variable} varies along {inner[0]}; choose one value, result.isel({inner[0]}=0)")
-    axes = list(found[0].place)
+    members(result, variable)  # raises if the result lacks it
+    final = scale_of(metric) * result[variable].where(failed_steps(result) < 0)
+    axes = [str(axis) for axis in final.dims if axis != "seed"]
     if len(axes) != 2:
         raise UserError(f"heat_map: the result varies in {', '.join(axes) or 'nothing'}; expected two swept options")
-    final = np.array([[np.nan if has_failed(run) else run[variable] for run in one.runs] for one in found])
-    final = scale_of(metric) * final.reshape(*(result.sizes[axis] for axis in axes), -1)
-    columns = result.sizes[axes[1]]
-    failed = np.reshape([any(map(has_failed, one.runs)) for one in found], final.shape[:2])
-    labels = [[one.place[axis].rpartition("=")[2] for one in found] for axis in axes]
-    labels = [labels[0][::columns], labels[1][:columns]]
     if rows is not None:
         check_choice("heat_map", "rows", rows, tuple(axes))
-        if rows == axes[1]:
-            axes, labels, final, failed = axes[::-1], labels[::-1], final.swapaxes(0, 1), failed.T
-    mean, seeds = final.mean(axis=2), final.shape[2]
-    std = final.std(axis=2, ddof=1) if seeds > 1 else np.full(mean.shape, np.nan)
+        axes.sort(key=lambda axis: axis != rows)
+    labels = [[_label(value) for value in final[axis].values] for axis in axes]
+    if "seed" not in final.dims:
+        final = final.expand_dims("seed")
+    values = final.transpose(*axes, "seed").values
+    mean, seeds = values.mean(axis=2), values.shape[2]
+    std = values.std(axis=2, ddof=1) if seeds > 1 else np.full(mean.shape, np.nan)
     figure, [ax] = panels_of(ax, 2.8 + 0.95 * mean.shape[1], 1.6 + 0.5 * mean.shape[0])
     image = ax.imshow(np.ma.masked_invalid(mean), aspect="auto", cmap=colormaps["viridis"].with_extremes(bad="0.8"))
     ax.set_xticks(range(mean.shape[1]), labels[1])
@@ -83,10 +81,9 @@ def heat_map(
         middle = (np.nanmax(mean) + np.nanmin(mean)) / 2
         for (row, column), one in np.ndenumerate(mean):
             spread = f"\n± {std[row, column]:.{places}f}" if np.isfinite(std[row, column]) else ""
-            lost = "failed" if failed[row, column] else "missing"
-            text = f"{one:.{places}f}{spread}" if np.isfinite(one) else lost
-            dark = np.isfinite(one) and one < middle
-            ax.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+            text = f"{one:.{places}f}{spread}" if np.isfinite(one) else "failed or\nmissing"
+            colour = "white" if one < middle else "black"
+            ax.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
     if np.isfinite(mean).any():
         best = np.nanargmin(mean) if falls(result, metric, "heat_map") else np.nanargmax(mean)
         row, column = np.unravel_index(best, mean.shape)
@@ -97,3 +94,7 @@ def heat_map(
     ax.set(xlabel=axes[1], ylabel=axes[0])
     ax.set_title("\n".join(filter(None, [heading(result), f"{said}, best framed"])), fontsize=10)
     return finish(figure, path)
+
+
+def _label(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

@@ -9,19 +9,32 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
-from matplotlib.colors import BoundaryNorm, Normalize
+from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, finish, panels_of
-from jaxafl.plot.runs import Runs, of_result, of_schedule, shown
-from jaxafl.results.clients import names_of
+from jaxafl.plot.runs import Runs, of_result, of_schedule
 from jaxafl.results.members import Results, finished_members, heading, titled
 
 _PANELS = 6
 _STEPS_SHOWN = 60  # lines of more server steps would fill the panel
+_LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "wasted": (
+        "crossed: refused, stopped or lost",
+        {"facecolors": "white", "edgecolors": "0.45", "hatch": "xxxx", "linewidths": 1.0},
+    ),
+    "paused": (
+        "hatched: hanging or waiting",
+        {"facecolors": "none", "edgecolors": "0.35", "hatch": "////", "linewidths": 0.4},
+    ),
+    "flying": (
+        "faded: in flight at the end",
+        {"facecolors": "0.85", "edgecolors": "white", "linewidths": 0.6},
+    ),
+}
+"""Kind of bars -> what the axis says of them, and how they are drawn."""
 
 
 @named
@@ -72,10 +85,10 @@ def timeline(
     if ax is not None and len(found) > 1:
         raise ValueError(f"{len(found)} results do not fit into one ax; plot one of them, or pass ax=None")
     first = found[:_PANELS]
-    heights = [1.0 + 0.17 * max(min(runs.clients, max_clients), 6) for _, runs, _ in first]
+    heights = [1.0 + 0.17 * max(min(len(runs.labels), max_clients), 6) for _, runs in first]
     figure, panels = panels_of(ax, 10, sum(heights) + 0.3, len(first), height_ratios=heights)
-    for panel, one in zip(panels, first, strict=True):
-        _draw(panel, *one, max_clients, max_runs, until)
+    for panel, (title, runs) in zip(panels, first, strict=True):
+        _draw(panel, title, runs, max_clients, max_runs, until)
     last = max(panel.get_xlim()[1] for panel in panels)
     for panel in panels:
         panel.set_xlim(0, last)
@@ -84,97 +97,69 @@ def timeline(
     return finish(figure, path)
 
 
-def _panels(results: Any) -> list[tuple[str, Runs, list[str]]]:
-    """Returns title, runs and names of clients (none for a schedule) of each panel."""
+def _panels(results: Any) -> list[tuple[str, Runs]]:
+    """Returns title and runs of each panel."""
     if isinstance(results, Schedule):
         results = {f"{results.protocol}, {results.num_clients} clients": results}
     if isinstance(results, Mapping) and results and all(isinstance(one, Schedule) for one in results.values()):
-        return [(str(name), of_schedule(one), []) for name, one in results.items()]
+        return [(str(name), of_schedule(one)) for name, one in results.items()]
     found = finished_members(results, "client_id", "started_at", "arrived_at", "staleness", "time")
     titles = [titled(member.name, member.runs[0]) if member.name else heading(results) for member in found]
-    return [(title, of_result(one.runs[0]), names_of(one.runs[0])) for title, one in zip(titles, found, strict=True)]
+    return [(title, of_result(one.runs[0])) for title, one in zip(titles, found, strict=True)]
 
 
-def _draw(
-    ax: Axes, name: str, runs: Runs, names: list[str], max_clients: int, max_runs: int, until: float | None
-) -> None:
-    """Draws one panel.
-
-    Args:
-        ax, name: of the panel.
-        runs: local runs.
-        names: names of all clients, or none.
-        max_clients, max_runs, until: as in `timeline`.
-    """
-    if not len(runs.client):
-        raise UserError(f"nobody arrived in {name or 'this result'}; there is no timeline")
-    total = runs.steps[-1]
-    clients, runs, end = shown(runs, max_clients, max_runs, until)
-    row = np.searchsorted(clients, runs.client)
-    draw_bars(ax, runs.started, runs.arrived, row, runs.staleness)
+def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, until: float | None) -> None:
+    """Draws one panel; the limits are those of `timeline`."""
+    if "run" not in runs.bars.kind:
+        raise UserError(f"nobody arrived in {title or 'this result'}; there is no timeline")
+    number, total = len(runs.labels), runs.steps[-1]
+    clients = np.linspace(0, number - 1, min(max_clients, number)).round().astype(int)
+    bars = runs.bars.where(np.isin(runs.bars.client, clients))
+    end = total if until is None else until
+    starts = bars.start[bars.kind == "run"]
+    if len(starts) > max_runs:
+        end = min(end, starts[max_runs])
+    bars = bars.where(bars.start < end)
+    row = np.searchsorted(clients, bars.client)
+    taken = bars.kind == "run"
+    draw_bars(ax, bars.start[taken], bars.end[taken], row[taken], bars.staleness[taken])
     notes = ["simulated time (s)"]
-    if len(runs.steps) <= _STEPS_SHOWN:
-        ax.vlines(runs.steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
+    steps = runs.steps[runs.steps <= end]
+    if len(steps) <= _STEPS_SHOWN:
+        ax.vlines(steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
         notes.append("grey lines: server steps")
-    notes += _draw_rest(ax, clients, row, runs, min(end, total))
+    for kind, (note, look) in _LOOKS.items():
+        some = bars.kind == kind
+        right = np.where(np.isinf(bars.end), min(end, total), bars.end)
+        ax.add_collection(PolyCollection(_corners(bars.start[some], right[some], row[some]), **look))
+        notes += [note] if some.any() else []
     ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client", xlabel=", ".join(notes))
-    fewer = f"{len(clients)} of {runs.clients} clients, evenly spaced" if len(clients) < runs.clients else ""
+    fewer = f"{len(clients)} of {number} clients, evenly spaced" if len(clients) < number else ""
     shorter = f"first {end:.4g} of {total:.4g} s" if end < total else ""
     missing = f"without {runs.missing} runs that no server step took" if runs.missing else ""
-    ax.set_title(", ".join(filter(None, [name, fewer, shorter, missing])), fontsize=10)
+    ax.set_title(", ".join(filter(None, [title, fewer, shorter, missing])), fontsize=10)
     every = -(-len(clients) // 25)
-    labels = [names[client] if client < len(names) else str(client) for client in clients[::every]]
+    labels = [runs.labels[client] for client in clients[::every]]
     ax.set_yticks(range(0, len(clients), every), labels, fontsize=8)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_rest(ax: Axes, clients: np.ndarray, row: np.ndarray, runs: Runs, end: float) -> list[str]:
-    """Draws hangs and waits hatched, discarded runs crossed, and runs in flight faded; returns notes about them."""
-    wasted = runs.discarded
-    if len(wasted.client):
-        corners = list(_corners(wasted.started, wasted.ended, np.searchsorted(clients, wasted.client)))
-        ax.add_collection(PolyCollection(corners, facecolors="white", edgecolors="0.45", hatch="xxxx", linewidths=1.0))
-    hangs = runs.idle > 0
-    waits = runs.waited > runs.arrived
-    left = np.concatenate([(runs.arrived - runs.idle)[hangs], runs.arrived[waits]])
-    right = np.concatenate([runs.arrived[hangs], runs.waited[waits]])
-    corners = list(_corners(left, right, np.concatenate([row[hangs], row[waits]])))
-    ax.add_collection(PolyCollection(corners, facecolors="none", edgecolors="0.35", hatch="////", linewidths=0.4))
-    flying = np.searchsorted(clients, runs.flying.client)
-    corners = list(_corners(runs.flying.started, np.full(len(flying), end), flying))
-    ax.add_collection(PolyCollection(corners, facecolors="0.85", edgecolors="white", linewidths=0.6))
-    notes = ["hatched: hanging or waiting"] if len(left) else []
-    notes += ["crossed: refused, stopped or lost"] if len(wasted.client) else []
-    return notes + (["faded: in flight at the end"] if len(flying) else [])
-
-
-def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """Returns the corners of bars in rows, [R, 4, 2]."""
+def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> list[np.ndarray]:
+    """Returns the corners of each bar, [4, 2]."""
     x = np.stack([left, right, right, left], axis=1)
     y = np.asarray(row)[:, None] + [-0.4, -0.4, 0.4, 0.4]
-    return np.stack([x, y], axis=2)
+    return list(np.stack([x, y], axis=2))
 
 
 def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> None:
-    """Draws a bar per run, coloured by its staleness, and the colour bar."""
-    corners = list(_corners(left, right, row))
-    worst = int(staleness.max(initial=0))  # empty if the shown clients start later
-    colours, norm = _colours(worst)
+    """Draws a bar per run, coloured by its staleness (dark is stale), and the colour bar."""
+    levels = int(staleness.max(initial=0)) + 1  # empty if the shown clients start later
+    colours, norm = colormaps["viridis_r"].resampled(levels), BoundaryNorm(np.arange(levels + 1) - 0.5, levels)
+    corners = _corners(left, right, row)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
     ax.add_collection(bars)
-    bar = cast(Figure, ax.get_figure(root=True)).colorbar(bars, ax=ax, pad=0.01, aspect=12)
+    ticks = list(range(0, levels, -(-levels // 10)))
+    bar = cast(Figure, ax.get_figure(root=True)).colorbar(bars, ax=ax, pad=0.01, aspect=12, ticks=ticks)
+    bar.minorticks_off()
     bar.set_label("staleness (steps)", fontsize=8)
-    if isinstance(norm, BoundaryNorm):
-        bar.set_ticks(list(range(worst + 1)), labels=[str(level) for level in range(worst + 1)])
-        bar.ax.tick_params(length=0)
-    else:
-        bar.locator = MaxNLocator(5, integer=True)
-    bar.ax.tick_params(labelsize=8)
-
-
-def _colours(worst: int) -> tuple[object, Normalize | BoundaryNorm]:
-    """Returns a colour per staleness if there are few values, else a continuous scale; dark is stale."""
-    scale = colormaps["viridis_r"]
-    if worst > 9:
-        return scale, Normalize(0, worst)
-    return scale.resampled(worst + 1), BoundaryNorm(np.arange(worst + 2) - 0.5, worst + 1)
+    bar.ax.tick_params(length=0, labelsize=8)

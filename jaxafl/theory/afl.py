@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError, as_numbers, check_flag, shown
 from jaxafl.theory.bounds import (
     MEAN_GRADIENT,
     Condition,
@@ -15,7 +14,6 @@ from jaxafl.theory.bounds import (
     Statement,
     bounded,
     check_counts,
-    check_order,
     left_out,
     numbers,
 )  # fmt: skip
@@ -50,6 +48,9 @@ def theorem_1(
     with γ̃ at its limit. The left side exceeds the right one by a factor of at least J/6: 1.012 for J = 6, 1.179 for
     J = 7 and 1.346 for J = 8.
 
+    With the best allowed γ the leading term is √(288L(L(θ_0) - L*)(σ²/I + ν²(C-J)/(C-1))/(JT)): the bound predicts a
+    linear speed-up in J.
+
     Args:
         server_steps: T rounds, one number or several.
         local_steps: I, local steps of a client.
@@ -68,48 +69,17 @@ def theorem_1(
     v = numbers("theory.afl.theorem_1", locals())
     T, L, cohort = v.server_steps, v.smoothness, v.local_steps * v.arrivals
     rate = cohort * v.local_rate
-    (noise, sampling), (of_noise, drift) = _rising(v)
+    noise, spread = v.local_variance / cohort, v.global_variance
+    sampling = 12 * L * spread * left_out(v.clients, v.arrivals) / v.arrivals
     terms = {
         "initial": ("6(L(θ_0) - L*)/(γ̃T)", 6 * v.gap / (rate * T)),
-        "noise": ("12Lγ̃σ²/(IJ)", rate * noise),
+        "noise": ("12Lγ̃σ²/(IJ)", rate * (12 * L * noise)),
         "sampling": ("12Lγ̃ν²(C-J)/(J(C-1))", rate * sampling),
-        "drift_of_noise": ("45L²γ̃²σ²/(4IJ)", rate**2 * of_noise),
-        "drift": ("45L²γ̃²ν²/(4IJ)", rate**2 * drift),
+        "drift_of_noise": ("45L²γ̃²σ²/(4IJ)", rate**2 * (45 * L**2 / 4 * noise)),
+        "drift": ("45L²γ̃²ν²/(4IJ)", rate**2 * (45 * L**2 / 4 * spread / cohort)),
     }
     edge = Condition("γ̃ = IJγ <= 1/(6L(1 + β²/J))", rate, 1 / (6 * L * (1 + v.dissimilarity / v.arrivals)))
     return bounded(_THEOREM_1, v, terms, [edge], trivial=2 * v.smoothness * v.gap)
-
-
-def optimal_local_rate(
-    *,
-    server_steps: Number,
-    local_steps: float,
-    arrivals: float,
-    clients: float,
-    gap: float,
-    smoothness: float,
-    local_variance: float,
-    global_variance: float,
-    dissimilarity: float = 1.0,
-) -> Number:
-    """Returns the allowed γ that minimises the bound of Theorem 1, one for each T.
-
-    With that γ its leading term is √(288L(L(θ_0) - L*)(σ²/I + ν²(C-J)/(C-1))/(JT)): it predicts a linear speed-up in J.
-
-    Args:
-        server_steps, local_steps, arrivals, clients, gap, smoothness, local_variance, global_variance,
-            dissimilarity: see `theorem_1`.
-    """
-    v = numbers("theory.afl.optimal_local_rate", locals())
-    linear, square = map(sum, _rising(v))
-    limit = 1 / (6 * v.smoothness * (1 + v.dissimilarity / v.arrivals))
-    falling = 6 * v.gap / v.server_steps
-    low, high = np.zeros(np.shape(falling)), np.full(np.shape(falling), limit)
-    for _ in range(200):  # a/γ̃ + bγ̃ + cγ̃² falls where bγ̃² + 2cγ̃³ < a
-        middle = (low + high) / 2
-        falls = linear * middle**2 + 2 * square * middle**3 < falling
-        low, high = np.where(falls, middle, low), np.where(falls, high, middle)
-    return (high / (v.local_steps * v.arrivals))[()]
 
 
 def schedule(*, server_steps: int, initial_rate: float, delay_penalty: float = 0.0, staleness: Any = 0) -> np.ndarray:
@@ -121,19 +91,10 @@ def schedule(*, server_steps: int, initial_rate: float, delay_penalty: float = 0
         delay_penalty: α.
         staleness: τ_t, a number or [T + 1].
     """
-    owner = "theory.afl.schedule"
-    v = numbers(owner, dict(server_steps=server_steps, initial_rate=initial_rate, delay_penalty=delay_penalty))
-    check_counts(owner, "server_steps", v.server_steps)
-    late = as_numbers(owner, "staleness", staleness)
-    for name, value in vars(v).items():
-        if np.ndim(value):
-            raise UserError(f"{owner}: {name} must be one number, got {shown(value)}")
+    v = numbers("theory.afl.schedule", locals())
+    check_counts("theory.afl.schedule", "server_steps", v.server_steps)
     t = np.arange(int(v.server_steps) + 1)
-    if late.shape not in ((), t.shape) or not (np.isfinite(late) & (late >= 0)).all():
-        raise UserError(
-            f"{owner}: staleness must be finite and >= 0, a number or [T + 1] = ({len(t)},), got shape {late.shape}"
-        )
-    return v.initial_rate / (np.sqrt(t + 1) * (1 + v.delay_penalty * late))
+    return v.initial_rate / (np.sqrt(t + 1) * (1 + v.delay_penalty * np.asarray(staleness, float)))
 
 
 def lemma_3(
@@ -192,30 +153,3 @@ def lemma_3(
         "cubic": ("(a_2ζ_0²/b) log(T+1)/T", v.cubic * v.initial_rate**2 / b * log / T),
     }
     return bounded(_PRINTED_3, v, terms)
-
-
-def sampling_variance(*, variance: float, sample: int, population: int, replacement: bool = False) -> float:
-    """Returns E‖mean of a sample - mean of all‖²: ν²/s with replacement, ν²(m-s)/(s(m-1)) without.
-
-    Args:
-        variance: ν², (1/m) Σ‖v_i - v̄‖².
-        sample: s.
-        population: m.
-        replacement: True if a member can be drawn twice.
-    """
-    owner = "theory.afl.sampling_variance"
-    v = numbers(owner, dict(global_variance=variance, arrivals=sample))
-    N = numbers(owner, dict(clients=population)).clients
-    check_flag(owner, "replacement", replacement)
-    if replacement:
-        return float(v.global_variance / v.arrivals)
-    check_order(owner, ("sample", v.arrivals), ("population", N))
-    return float(v.global_variance / v.arrivals * left_out(N, v.arrivals))
-
-
-def _rising(v: Any) -> tuple[tuple[Number, Number], tuple[Number, Number]]:
-    """Returns the factors of γ̃ and of γ̃² in Theorem 1."""
-    L, cohort = v.smoothness, v.local_steps * v.arrivals
-    noise, spread = v.local_variance / cohort, v.global_variance
-    linear = 12 * L * noise, 12 * L * spread * left_out(v.clients, v.arrivals) / v.arrivals
-    return linear, (45 * L**2 / 4 * noise, 45 * L**2 / 4 * spread / cohort)

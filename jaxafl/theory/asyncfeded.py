@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError, as_numbers
 from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, check_counts, numbers, quotient
 
 _PAPER = "wang2022asyncfeded"
@@ -117,6 +116,9 @@ def theorem_2(
     one by a factor of 1.0070 for K = 2, 1.038 for K = 5, 1.076 for K = 10 and 1.196 for K = 50, because an update is
     shorter than K m₁‖∇F(x_s)‖.
 
+    The bound is smallest at η_g² = 2(F(x_1) - F*)/(KTd), where d is the bracket, or at 1/(m₁KL) if that is smaller. One
+    update makes a server step, so it predicts no speed-up with more clients.
+
     Args:
         server_steps: T, one number or several.
         local_steps: K.
@@ -132,9 +134,10 @@ def theorem_2(
         The terms `initial`, `noise` and `heterogeneity`.
     """
     v = _of_rates("theory.asyncfeded.theorem_2", locals())
-    v.local_rate = local_rate
     T, K, L = v.server_steps, v.steps, v.smoothness
-    noise, spread = _rising(v)
+    log, scale = np.log(K + 1), L * v.m1
+    noise = quotient((log + 4 * K) / (72 * scale) * v.local_variance, v.theta)
+    spread = quotient((3 * log + 4 * K) / (18 * scale) * v.global_variance, v.theta)
     terms = {
         "initial": ("2(F(x_1) - F*)/(η_g K m₁ T)", 2 * v.gap / (v.server_rate * K * v.m1 * T)),
         "noise": ("(η_g/m₁)(ln(K+1) + 4K)/(72LΘ) σ_l²", v.server_rate * noise),
@@ -144,38 +147,11 @@ def theorem_2(
     return bounded(_THEOREM_2, v, terms, [edge, *v.conditions], trivial=2 * v.smoothness * v.gap)
 
 
-def optimal_server_rate(
-    *,
-    server_steps: Number,
-    local_steps: int,
-    gap: float,
-    smoothness: float,
-    local_rate: Any,
-    euclidean_staleness: float,
-    local_variance: float,
-    global_variance: float,
-) -> Number:
-    """Returns the allowed η_g that minimises the bound of Theorem 2, one for each T.
-
-    One update makes a server step, so the theorem predicts no speed-up with more clients.
-
-    Args:
-        server_steps, local_steps, gap, smoothness, local_rate, euclidean_staleness, local_variance, global_variance:
-            see `theorem_2`.
-    """
-    v = _of_rates("theory.asyncfeded.optimal_server_rate", locals())
-    falling = 2 * v.gap / (v.steps * v.m1 * v.server_steps)
-    return np.minimum(np.sqrt(quotient(falling, sum(_rising(v)))), 1 / (v.m1 * v.steps * v.smoothness))
-
-
 def _checked(owner: str, given: dict[str, Any]) -> SimpleNamespace:
     """Returns the checked constants, and as `rates` η_1 .. η_K of the largest K."""
-    v = numbers(owner, {name: value for name, value in given.items() if name != "local_rate"})
+    v = numbers(owner, given)
     check_counts(owner, "local_steps", v.local_steps)
-    count, rates = int(np.max(v.local_steps)), as_numbers(owner, "local_rate", given["local_rate"])
-    if not (np.isfinite(rates) & (rates > 0)).all():
-        raise UserError(f"{owner}: local_rate must be finite and > 0, got {given['local_rate']}")
-    v.rates = np.broadcast_to(rates, (count,))
+    v.rates = np.broadcast_to(v.local_rate, (int(np.max(v.local_steps)),))
     return v
 
 
@@ -189,13 +165,6 @@ def _of_rates(owner: str, given: dict[str, Any]) -> SimpleNamespace:
     fresh = Condition("Γ² < 3/(12K²L²m₂ + K ln(K+1))", square, 3 / (12 * K**2 * L2 * v.m2 + log), strict=True)
     v.conditions = [_small_steps(v), fresh]
     return v
-
-
-def _rising(v: SimpleNamespace) -> tuple[Number, Number]:
-    """Returns the two terms of Theorem 2 that grow with η_g, divided by it."""
-    log, scale = np.log(v.steps + 1), v.smoothness * v.m1
-    noise = quotient((log + 4 * v.steps) / (72 * scale) * v.local_variance, v.theta)
-    return noise, quotient((3 * log + 4 * v.steps) / (18 * scale) * v.global_variance, v.theta)
 
 
 def _small_steps(v: SimpleNamespace) -> Condition:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import UserError, as_numbers, check_choice, shown
+from jaxafl.options import UserError, as_numbers, check_choice, check_number
 
 Number = float | np.ndarray
 """A number, or an array [T] with a value for each number of server steps at which a bound is evaluated."""
@@ -128,22 +128,13 @@ def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
             continue
         limits = CONSTANTS[name]
         array = as_numbers(owner, name, value)
-        inside, rule = array > (limits.above or 0), f"> {limits.above}"
-        if limits.least is not None:
-            inside, rule = array >= limits.least, f">= {limits.least:g}"
-        if not (inside & np.isfinite(array)).all():
-            raise UserError(f"{owner}: {name} ({limits.symbol}) must be finite and {rule}, got {shown(value)}")
+        for extreme in (array.min(), array.max()):  # NaN is both
+            check_number(owner, f"{name} ({limits.symbol})", extreme, least=limits.least, above=limits.above)
         found[name] = array if array.ndim else np.float64(array)
     for smaller, larger in _ORDERS:
-        if smaller in found and larger in found:
-            check_order(owner, (smaller, found[smaller]), (larger, found[larger]))
+        if {smaller, larger} <= found.keys() and np.any(found[smaller] > found[larger] * (1 + 1e-12)):
+            raise UserError(f"{owner}: {smaller} must be <= {larger}, got {found[smaller]} > {found[larger]}")
     return SimpleNamespace(**found)
-
-
-def check_order(owner: str, smaller: tuple[str, Number], larger: tuple[str, Number]) -> None:
-    """Raises `ValueError` if the first constant is larger than the second."""
-    if np.any(smaller[1] > larger[1] * (1 + 1e-12)):
-        raise UserError(f"{owner}: {smaller[0]} must be <= {larger[0]}, got {smaller[1]} > {larger[1]}")
 
 
 def check_counts(owner: str, name: str, value: Number) -> None:
@@ -223,21 +214,19 @@ def bounded(
 
 def _verdict(holds: np.ndarray, total: np.ndarray, trivial: Number | None, along: np.ndarray, axis: str) -> str:
     """Returns if the bound says anything, in words."""
-
-    def at(found: np.ndarray) -> str:
-        some = along[found] if along.shape else along
-        return "" if found.all() else f" at {axis} = {some.min():g} .. {some.max():g} ({found.sum()} of {found.size})"
-
-    if not holds.any():
-        return "no bound: its conditions are violated"
-    words = [] if holds.all() else [f"no bound{at(~holds)}, its conditions are violated there"]
-    if trivial is None:
-        return "; ".join(words) or "its conditions hold"
-    vacuous = holds & ~(total < trivial)
-    if vacuous.any():
-        words.append(f"vacuous{at(vacuous)}: not below {np.max(trivial):.3g}, which smoothness alone implies")
-    if (holds & ~vacuous).any():
-        words.append(f"informative{at(holds & ~vacuous)}")
+    limit = np.asarray(np.inf if trivial is None else trivial)
+    informative = holds & (total < limit)
+    verdicts = {
+        "no bound{}: its conditions are violated": ~holds,
+        f"vacuous{{}}: not below {limit.max():.3g}, which smoothness alone implies": holds & ~informative,
+        "its conditions hold{}" if trivial is None else "informative{}": informative,
+    }
+    words = []
+    for verdict, found in verdicts.items():
+        if found.any():
+            some = along[found]
+            place = f" at {axis} = {some.min():g} .. {some.max():g} ({found.sum()} of {found.size})"
+            words.append(verdict.format("" if found.all() else place))
     return "; ".join(words)
 
 
@@ -262,7 +251,7 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
         **given: further constants by name; they replace those of `constants`.
 
     Raises:
-        ValueError: a constant is missing.
+        TypeError: a constant is missing.
 
     Examples:
         >>> import jaxafl as afl
@@ -276,9 +265,4 @@ def evaluate(theorem: Callable[..., xr.Dataset], *constants: Mapping[Any, Any], 
     """
     parameters = inspect.signature(theorem).parameters
     merged = {str(name): np.asarray(value)[()] for part in constants for name, value in part.items()}
-    merged = {name: value for name, value in merged.items() if name in parameters} | given
-    missing = [name for name, one in parameters.items() if one.default is one.empty and name not in merged]
-    if missing:
-        words = ", ".join(f"{name} ({CONSTANTS[name].symbol}, {CONSTANTS[name].meaning})" for name in missing)
-        raise UserError(f"{theorem.__name__} needs {words} too: pass what the constants do not hold by name")
-    return theorem(**merged)
+    return theorem(**{name: value for name, value in merged.items() if name in parameters} | given)

@@ -7,7 +7,6 @@ from typing import Any, Literal
 import numpy as np
 import xarray as xr
 
-from jaxafl.options import check_flag
 from jaxafl.theory.bounds import MEAN_GRADIENT, Condition, Number, Statement, bounded, numbers, quotient
 
 Form = Literal["corrected", "printed"]
@@ -144,7 +143,6 @@ def step_sizes(
         alike: if True, the rates of Theorem 2.
     """
     v = numbers("theory.defedavg.step_sizes", locals())
-    check_flag("theory.defedavg.step_sizes", "alike", alike)
     rising = v.local_variance * v.smoothness if alike else _rising_1(v)
     rate = np.sqrt((0.5 if alike else 4.0) * v.arrivals * v.local_steps * v.gap / v.unit_of_objective)
     return {"server_rate": rate, "local_rate": _local_rate(v, rising)}

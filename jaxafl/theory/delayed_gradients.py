@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import numpy as np
 import xarray as xr
 
 from jaxafl.theory.bounds import (
@@ -15,7 +14,6 @@ from jaxafl.theory.bounds import (
     Terms,
     bounded,
     numbers,
-    quotient,
 )
 
 _PAPER = "hao2025"
@@ -73,7 +71,8 @@ def audg(
 
     A = Σλ_i E[τ_i] and B = Σλ_i E[τ_i³/3 + 3τ_i²/2 + 13τ_i/6]. τ_i is the age of a client's model, and of its gradient
     at the arrival (`theory.staleness.bernoulli(age="model")`). Two terms fall neither with T nor with η, so the bound
-    is informative only for short delays and few absent clients.
+    is informative only for short delays and few absent clients. With c the factor of η², the bound is smallest at
+    η³ = R²/(4cT), or at 1/L if that is smaller. It predicts no speed-up with more clients, and nor does `psurdg`.
 
     Args:
         server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread: see `sfl`.
@@ -195,34 +194,6 @@ def psurdg_less_audg(
     }
     statement = _PDD._replace(name="PSURDG - AUDG", form=form)
     return bounded(statement, v, terms, _small_rate(v))
-
-
-def optimal_learning_rate(
-    *,
-    server_steps: Number,
-    distance: float,
-    smoothness: float,
-    strong_convexity: float,
-    gradient_bound: float,
-    clients: float,
-    mean_staleness: float,
-    cubic_staleness: float,
-    mean_arrivals: float | None = None,
-) -> Number:
-    """Returns the η <= 1/L that minimises the bound of AUDG (with `mean_arrivals`) or PSURDG (without), for each T.
-
-    R²/(2ηT) + cη² is smallest at η³ = R²/(4cT). Neither bound, nor S, predicts a speed-up with more clients.
-
-    Args:
-        server_steps, distance, smoothness, strong_convexity, gradient_bound, clients, mean_staleness, cubic_staleness,
-            mean_arrivals: see `audg` and `psurdg`.
-    """
-    v = numbers("theory.delayed_gradients.optimal_learning_rate", locals())
-    arrive = v.clients if mean_arrivals is None else v.mean_arrivals
-    L = v.smoothness
-    linear = arrive * (L - v.strong_convexity) * v.mean_staleness
-    factor = v.gradient_bound**2 / 2 * (linear + v.clients * L * v.cubic_staleness)
-    return np.minimum(np.cbrt(quotient(v.distance**2, 4 * factor * v.server_steps)), 1 / L)
 
 
 def _small_rate(v: Any) -> list[Condition]:

@@ -190,12 +190,11 @@ def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, float]
 def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
     """Returns the constants that options of client and server give: name -> (option, value)."""
     found: dict[str, tuple[str, Any]] = {}
-    momentum = sim.client.hyperparameters.get("momentum")
-    client = sim.client
+    client, options = sim.client, sim.client.hyperparameters
     factors = (client.rate_schedule, client.step_schedule, client.run_schedule, client.rate_decay_per_run)
     constant = all(one is None for one in factors)
-    if constant and client.optimizer is optax.sgd and (momentum is None or not np.any(momentum)):
-        found["local_rate"] = "client.learning_rate", sim.client.hyperparameters.get("learning_rate")
+    if constant and client.optimizer is optax.sgd and not np.any(options.get("momentum")):
+        found["local_rate"] = "client.learning_rate", options.get("learning_rate")
     role = next((role for role, servers in _ROLES.items() if isinstance(sim.server, servers)), "")
     names = {role: "learning_rate"} if role else {}
     if role == "adaptive_rate":

@@ -102,13 +102,7 @@ def _loss(
 def _at(loss: Callable[..., Array], iterations: int, given: Any, w: Array, key: Array) -> AtModel:
     rows = given[3]
     objective = functools.partial(loss, given)
-    of_client = jax.value_and_grad(objective, argnums=1)
-
-    def add(total: tuple[Array, Array], row: Sampled) -> tuple[tuple[Array, Array], None]:
-        value, gradient = of_client(row, w)
-        return (total[0] + row.weight * value, total[1] + row.weight * gradient), None
-
-    (value, mean), _ = jax.lax.scan(add, (jnp.zeros((), w.dtype), jnp.zeros_like(w)), rows)
+    value, mean = jax.value_and_grad(functools.partial(_mean, loss, given))(w)
 
     def client(row: Sampled) -> tuple[Array, ...]:
         client_gradient = jax.grad(objective, argnums=1)(row, w)
@@ -158,14 +152,18 @@ def _extremes(gradient: Callable[[Array], Array], w: Array, key: Array, iteratio
     return largest, jnp.where(certain, smallest, jnp.nan)
 
 
+def _mean(loss: Callable[..., Array], given: Any, w: Array) -> Array:
+    """Computes F, one client after another."""
+
+    def add(total: Array, row: Sampled) -> tuple[Array, None]:
+        return total + row.weight * loss(given, row, w), None
+
+    return jax.lax.scan(add, jnp.zeros((), w.dtype), given[3])[0]
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _descend(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> tuple[Array, Array]:
-    def mean(w: Array) -> Array:
-        def add(total: Array, row: Sampled) -> tuple[Array, None]:
-            return total + row.weight * loss(given, row, w), None
-
-        return jax.lax.scan(add, jnp.zeros((), w.dtype), given[3])[0]
-
+    mean = functools.partial(_mean, loss, given)
     found = _minimise(mean, w, steps)
     return mean(found), found
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxafl.options import UserError, check_number, check_whole
+from jaxafl.theory.bounds import numbers
 
 _ROUNDING = 1e-9  # relative: an arrival counts if its time equals that of another client but for rounding
 
@@ -72,16 +73,13 @@ def effort(
         computation model", NeurIPS 2023.
     """
     owner = "theory.optimal_times.effort"
+    numbers(owner, locals())
     check_number(owner, "target", target, above=0)
-    check_number(owner, "smoothness", smoothness, above=0)
-    check_number(owner, "local_variance", local_variance, least=0)
     if gap is not None and strong_convexity is None and distance is None:
-        check_number(owner, "gap", gap, least=0)
         steps = smoothness * gap / target
         return Effort(steps, local_variance / target * steps)
     if gap is not None or strong_convexity is None or distance is None:
         raise UserError(f"{owner}: expected either gap, or strong_convexity and distance")
-    check_number(owner, "strong_convexity", strong_convexity, above=0, most=smoothness)
     check_number(owner, "distance", distance, above=float(np.sqrt(target)))
     factor = float(np.log(distance**2 / target))
     return Effort(factor * smoothness / strong_convexity, factor * local_variance / (target * strong_convexity**2))
@@ -261,11 +259,9 @@ def delay_adaptive_steps(
         learning", NeurIPS 2022, Theorem 8 and eq. (11).
     """
     owner = "theory.optimal_times.delay_adaptive_steps"
+    numbers(owner, locals())
     check_number(owner, "target", target, above=0)
-    check_number(owner, "local_variance", local_variance, least=0)
     check_number(owner, "concurrency", concurrency, above=0)
-    if staleness_max is not None:
-        check_number(owner, "staleness_max", staleness_max, least=0)
     late = concurrency if staleness_max is None else np.sqrt(concurrency * staleness_max)
     return float(local_variance / target**2 + late / target)
 

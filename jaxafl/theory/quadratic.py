@@ -14,7 +14,8 @@ import numpy as np
 from jaxafl.data import FederatedData, from_arrays
 from jaxafl.models import Model, from_functions
 from jaxafl.models.model import Batch
-from jaxafl.options import UserError, check_flag, check_number, check_whole
+from jaxafl.options import UserError, check_number, check_whole
+from jaxafl.theory.bounds import numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -42,10 +43,6 @@ class Quadratic:
     start: np.ndarray
     deviation: float
 
-    def __repr__(self) -> str:
-        clients, dimension = self.centres.shape
-        return f"Quadratic({clients} clients, dimension {dimension}, σ = {self.deviation:g})"
-
     @functools.cached_property
     def mean_curvature(self) -> np.ndarray:
         """Σλ_i A_i, the Hessian of F, [d, d]."""
@@ -54,9 +51,7 @@ class Quadratic:
     @functools.cached_property
     def solution(self) -> np.ndarray:
         """w*, the minimiser of F, [d]."""
-        return np.linalg.solve(
-            self.mean_curvature, np.einsum("n,nij,nj->i", self.weights, self.curvature, self.centres)
-        )
+        return _minimiser(self.weights, self.curvature, self.centres)
 
     @property
     def optimum(self) -> float:
@@ -90,10 +85,6 @@ class Quadratic:
                 `None` for the gradient of all samples.
         """
         distance = float(np.linalg.norm(self.start - self.solution))
-        if radius is not None:
-            check_number("Quadratic.constants", "radius", radius, least=0)
-        if batch_size is not None:
-            check_whole("Quadratic.constants", "batch_size", batch_size)
         reach = distance if radius is None else radius
         eigenvalues = np.linalg.eigvalsh(self.curvature)
         at_optimum = self.gradients(self.solution)
@@ -145,27 +136,30 @@ def quadratic(
     """
     owner = "theory.quadratic"
     N, d = check_whole(owner, "clients", clients), check_whole(owner, "dimension", dimension, least=2)
-    check_flag(owner, "alike", alike)
-    check_number(owner, "strong_convexity", strong_convexity, above=0)
-    check_number(owner, "smoothness", smoothness, least=float(strong_convexity))
-    for name, value in (("heterogeneity", heterogeneity), ("noise", noise), ("distance", distance)):
-        check_number(owner, name, value, least=0)
-    asked = list(samples) if isinstance(samples, Sequence) else [samples] * N
-    sizes = np.array([check_whole(owner, "samples", size, least=2) for size in asked])
-    if len(sizes) != N or (sizes % 2).any():
-        raise UserError(f"{owner}: samples must be an even number, or one per client ({N}), got {samples}")
+    numbers(owner, {"strong_convexity": strong_convexity, "smoothness": smoothness, "distance": distance})
+    check_number(owner, "heterogeneity", heterogeneity, least=0)
+    check_number(owner, "noise", noise, least=0)
+    sizes = np.broadcast_to(samples, (N,))
+    if (sizes < 2).any() or (sizes % 2).any():
+        raise UserError(f"{owner}: samples must be even and at least 2, got {samples}")
     rng = np.random.default_rng(check_whole(owner, "seed", seed, least=0, most=None))
     curvature = np.stack([_curvature(rng, d, strong_convexity, smoothness) for _ in range(1 if alike else N)])
     curvature = np.ascontiguousarray(np.broadcast_to(curvature, (N, d, d)))
     centres = rng.normal(size=(N, d))
     weights = sizes / sizes.sum()
-    middle = np.linalg.solve(np.tensordot(weights, curvature, 1), np.einsum("n,nij,nj->i", weights, curvature, centres))
+    middle = _minimiser(weights, curvature, centres)
     furthest = np.linalg.norm(centres - middle, axis=1).max()
     solution = rng.normal(size=d)  # w*
     centres = solution + (centres - middle) * (heterogeneity / furthest if N > 1 else 0.0)
     start = solution + distance * _direction(rng, d)
     data = _data(rng, curvature, centres, sizes, noise)
     return Quadratic(data, _model(start), curvature, centres, weights, start, float(noise))
+
+
+def _minimiser(weights: np.ndarray, curvature: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    """Returns the minimiser of Σλ_i f_i, [d]."""
+    mean = np.tensordot(weights, curvature, 1)
+    return np.linalg.solve(mean, np.einsum("n,nij,nj->i", weights, curvature, centres))
 
 
 def _direction(rng: np.random.Generator, dimension: int) -> np.ndarray:

@@ -125,8 +125,6 @@ def by_axis(lines: Lines) -> list[Figure]:
     }
     lead = f"Values {in_words(lines[0].at)}. "
     lead += "The line is the mean over all runs with a value, in a band of one standard deviation."
-    if len(values) > 1:
-        lead += " Points are the members, means over their seeds."
     return [Figure("axes", "By the values of options", lead, {"Show": metrics, "By": {a: a for a in values}}, views)]
 
 
@@ -174,41 +172,34 @@ def _ends(lines: Lines, series: Sequence[Series], metric: str) -> str:
     return f"{words[0].upper()}{words[1:]}: {listed(means, metric, falling)}"
 
 
-def listed(values: dict[str, float], metric: str, falling: bool | None, what: str = "members") -> str:
+def listed(values: dict[str, float], metric: str, falling: bool | None) -> str:
     """Returns values in words, `FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many only the best and the worst.
 
     Args:
         values: name -> mean.
         metric: metric of the values.
         falling: True if lower is better; with `None` the highest comes first.
-        what: plural noun for the values.
     """
     order = sorted(values, key=values.__getitem__, reverse=not falling)
     said = [f"{name or 'the run'} {amount(metric, values[name])}" for name in order]
     if len(order) <= MANY:
         return ", ".join(said) + "."
-    first, final = ("highest", "lowest") if falling is None else ("best", "worst")
-    return f"of {len(order):,} {what} the {first} is {said[0]}, the {final} {said[-1]}."
+    return f"{len(order):,} values from {said[0]} to {said[-1]}."
 
 
 def _by_value(lines: Lines, metric: str, label: str, axis: str, values: list[str]) -> View:
+    """Returns mean and standard deviation of a metric over the finished runs with each value of an axis."""
     runs: list[list[float]] = [[] for _ in values]
-    points = []
-    failed = 0
-    for place, line in enumerate(lines):
-        at = values.index(line.place.get(axis, ""))
-        found = last(line, metric)
-        finite = found[np.isfinite(found)]
-        failed += len(found) - len(finite)
-        runs[at].extend(finite)
-        if finite.size == found.size and len(values) < len(lines):
-            points.append(Series(place, line.name, np.asarray([float(at)]), np.asarray([finite.mean()])))
-    known = np.asarray([at for at, group in enumerate(runs) if group], float)
-    mean = np.asarray([np.mean(group) for group in runs if group])
-    std = np.asarray([np.std(group, ddof=1) if len(group) > 1 else 0.0 for group in runs if group])
-    labels = [value.removeprefix(f"{axis}=") for value in values]
-    means = {f"{axis}={labels[int(at)]}": float(number) for at, number in zip(known, mean, strict=True)}
-    said = listed(means, metric, lower([run for line in lines for run in line.runs], metric), "values")
+    for line in lines:
+        runs[values.index(line.place.get(axis, ""))].extend(last(line, metric))
+    finite = [[number for number in group if np.isfinite(number)] for group in runs]
+    places = [place for place, group in enumerate(finite) if group]
+    mean = np.asarray([np.mean(finite[place]) for place in places])
+    std = np.asarray([np.std(finite[place], ddof=1) if len(finite[place]) > 1 else 0.0 for place in places])
+    means = {values[place]: float(number) for place, number in zip(places, mean, strict=True)}
+    said = listed(means, metric, lower([run for line in lines for run in line.runs], metric))
+    failed = sum(map(len, runs)) - sum(map(len, finite))
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
-    over = Series(-1, "mean", known, mean, mean - std, mean + std)
-    return View("points", axis, label, [over, *points], f"Means {in_words(lines[0].at)}: {said}{left}", labels)
+    series = Series(-1, "mean", np.asarray(places, float), mean, mean - std, mean + std)
+    labels = [value.removeprefix(f"{axis}=") for value in values]
+    return View("points", axis, label, [series], f"Means {in_words(lines[0].at)}: {said}{left}", labels)

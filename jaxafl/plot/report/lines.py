@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.options import UserError
+from jaxafl.plot.canvas import axis_name
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.curves import falls, has_failed, percent, scale_of, value
 from jaxafl.results.members import OF_A_RUN, Results, by_name, members
@@ -18,12 +19,6 @@ MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock", "attack")
 At: TypeAlias = str | Mapping[str, Any]
 """The point at which runs are compared, see `jaxafl.Comparison`."""
-_LABELS = {
-    "accuracy": "test accuracy",
-    "loss": "test loss",
-    "clients_median_accuracy": "median of the clients' accuracy",
-    "clients_worst_accuracy": "accuracy of the worst 10 % of clients",
-}
 
 
 class Line(NamedTuple):
@@ -88,7 +83,7 @@ def metrics_of(lines: Lines) -> dict[str, str]:
 
 def label_of(metric: str) -> str:
     """Returns the label of a metric, such as `test accuracy (%)`."""
-    return _LABELS.get(metric, metric.replace("_", " ")) + (" (%)" if percent(metric) else "")
+    return axis_name(metric) + (" (%)" if percent(metric) else "")
 
 
 def amount(metric: str, shown: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 ABSENT = "—"
-_VOID = ("input",)  # elements that are not closed
+_VOID = ("input", "img")  # elements that are not closed
 
 
 class Html(str):

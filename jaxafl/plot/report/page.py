@@ -29,8 +29,8 @@ def report(
     """Writes a report of results: one HTML page that needs a browser and no network.
 
     It has a summary, interactive curves against their costs, heat maps of a sweep over two options, staleness,
-    participation, communication, the spread over clients, all settings, code that repeats the run, and citations.
-    Sections for which a result has no data are left out. If there are more than seven lines, the best seven of those
+    participation, the spread over clients, all settings, and citations. Sections for which a result has no data are
+    left out. If there are more than seven lines, the best seven of those
     selected by the sweep's axes are coloured.
 
     Args:
@@ -64,7 +64,6 @@ def report(
         *figures.by_axis(lines),
         *clients.staleness(lines),
         *clients.participation(lines),
-        *clients.communication(lines),
         *clients.spread(lines),
     ]
     parts = [("summary", "Summary", joined([tables.endings(lines), tables.summary(lines)]))]
@@ -72,10 +71,9 @@ def report(
         parts.append(("paired", "Paired differences", tables.paired(results, reference)))
     for figure in drawn:
         parts.append((figure.key, figure.title, _figure(figure)))
-        if figure.key == "axes" and (maps := heat.over_two_options(lines)):
+        if figure.key == "axes" and (maps := heat.over_two_options(lines, by_name)):
             parts.append(("heat", "Over two options", maps))
     parts.append(("settings", "Settings", settings.settings(lines)))
-    parts.append(("again", "Run it again", settings.again(lines, by_name)))
     parts.append(("citation", "Citation", _citation(lines)))
     body = [section(*part) for part in parts]
     body.insert(1 + is_comparison, _chooser(lines))
@@ -153,10 +151,7 @@ def _citation(lines: Lines) -> Html:
 
 
 def _title(results: Mapping[str, Any]) -> str:
-    names = list(results)
-    if len(names) == 1:
-        return names[0]
-    return f"Comparison of {', '.join(names[:-1])} and {names[-1]}" if len(names) <= MANY else f"{len(names)} results"
+    return ", ".join(results) if len(results) <= MANY else f"{len(results)} results"
 
 
 def _lead(lines: Lines, results: Mapping[str, Any]) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import xarray as xr
 
 from jaxafl.clock.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
-from jaxafl.plot.report.clients import sent
-from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, scale_of, steps_made
+from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
@@ -19,9 +19,8 @@ from jaxafl.results.points import in_words
 from jaxafl.results.privacy import Privacy
 from jaxafl.results.tables import decimals
 
-_MB = AXES["bytes"].scale
 _DELTA = 1e-5
-_NAMED = 10  # further lines are only counted
+_NAMED = 10  # further runs are only counted
 
 
 def summary(lines: Lines) -> Html:
@@ -46,9 +45,9 @@ def summary(lines: Lines) -> Html:
         ages = [staleness_of(line.runs) for line in lines]
         columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
         columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
-    if {"bytes_up", "bytes_down"} <= known:
-        for way in ("up", "down"):
-            columns[f"MB {way}"] = [_number(float(sent(line, way).mean()) / _MB, ",.4g") for line in lines]
+    for way in ("up", "down"):
+        if f"bytes_{way}" in known:
+            columns[f"MB {way}"] = _means(lines, functools.partial(_megabytes, name=f"bytes_{way}"), ",.4g")
     noise = [_epsilon(line) for line in lines]
     columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
@@ -64,64 +63,32 @@ def summary(lines: Lines) -> Html:
 
 
 def endings(lines: Lines) -> Html:
-    """Returns a note of runs that failed, stopped early or have not run, a sentence per line; empty without them."""
-    reasons = [[reason for run in line.runs if (reason := ending(run))] for line in lines]
-    early, runs = sum(map(len, reasons)), sum(len(line.runs) for line in lines)
+    """Returns a note of runs that failed, stopped early or have not run, a sentence for each; empty without them."""
+    reasons = [(line.name, ending(run)) for line in lines for run in line.runs]
+    early = [f"{name}: {reason}".removeprefix(": ") for name, reason in reasons if reason]
     if not early:
         return Html("")
-    texts = [
-        f"{line.name}: {f'{len(found)} of {len(line.runs)} seeds; the first ' * (len(line.runs) > 1)}{found[0]}"
-        for line, found in zip(lines, reasons, strict=True)
-        if found
-    ]
-    shown = [element("li", text) for text in texts[:_NAMED]]
-    more = [element("li", f"and {len(texts) - _NAMED:,} more")] if len(texts) > _NAMED else []
-    head = f"{early:,} of {runs:,} runs ended early" if runs > 1 else "The run ended early"
-    return element("aside", element("p", element("strong", head)), element("ul", *shown, *more), class_="note")
+    shown = [element("li", text) for text in early[:_NAMED]]
+    if len(early) > _NAMED:
+        shown.append(element("li", f"and {len(early) - _NAMED:,} more"))
+    head = f"{len(early):,} of {len(reasons):,} runs ended early"
+    return element("aside", element("p", element("strong", head)), element("ul", *shown), class_="note")
 
 
 def paired(comparison: Any, reference: str | None) -> Html:
-    """Returns the paired differences of methods from a reference, in accuracy, or in loss without an accuracy.
+    """Returns the table of a comparison, in accuracy, or in loss without an accuracy, and the sentences below it.
 
     Args:
         comparison: a `jaxafl.Comparison`.
-        reference: name of a method; by default the first.
+        reference: name of the method whose values are subtracted; by default the first.
     """
     base = reference or next(iter(comparison.results))
     metric = "accuracy" if all("accuracy" in one for one in comparison.results.values()) else "loss"
-    means, found = comparison.summary(metric), comparison.differences(base, metric)
-    scale = scale_of(metric)
-    unit = " (points)" if percent(metric) else ""
-    places = decimals([scale * one.std for one in means.values()])
-    rows = []
-    for name, one in means.items():
-        cells = [name, _interval(scale, one.mean, one.low, one.high, places, "")]
-        if name in found:
-            gap = found[name]
-            verdict = gap.verdict if np.isfinite(gap.mean) else "a run failed"
-            cells += [_interval(scale, gap.mean, gap.low, gap.high, places, "+"), _p(gap.p), verdict]
-        else:
-            cells += ["the reference", ABSENT, ABSENT]
-        rows.append(cells)
-    against = f"minus {base}{unit}, 95 % interval"
-    header = ["method", f"{label_of(metric)}, 95 % interval", against, "p", "verdict"]
-    caption = f"{label_of(metric)} of {len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
-    lead = (
-        "All methods ran on the same seeds, and differences are taken seed by seed. Intervals are Student's t, without "
-        "a correction for multiple comparisons; p is that of the exact two-sided sign-flip test, for six seeds or more."
-    )
-    return joined([element("p", lead), table(caption, header, rows)])
-
-
-def _interval(scale: float, mean: float, low: float, high: float, places: int, sign: str) -> str:
-    if not np.isfinite(mean):
-        return ABSENT
-    texts = [f"{scale * number:{sign}.{places}f}".replace("-", "−") for number in (mean, low, high)]
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if np.isfinite(low) else texts[0]
-
-
-def _p(p: float) -> str:
-    return ABSENT if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+    text = comparison.table(metrics=metric, reference=base, spread="interval")
+    *lines, _, said = text.split("\n", len(comparison.results) + 3)
+    header, _, *rows = ([cell.strip("* ") for cell in line.strip("| ").split(" | ")] for line in lines)
+    caption = f"{len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
+    return joined([element("p", said), table(caption, header, rows)])
 
 
 def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
@@ -142,6 +109,11 @@ def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
 def _means(lines: Lines, of: Callable[[Any], float], form: str) -> list[Cell]:
     """Returns the mean of a number over the runs of each line."""
     return [_number(float(np.mean([of(run) for run in line.runs])), form) for line in lines]
+
+
+def _megabytes(run: xr.Dataset, name: str) -> float:
+    """Returns the sum of a variable of bytes in MB."""
+    return float(run[name].sum()) / AXES["bytes"].scale
 
 
 def _epsilon(line: Line) -> float:
