@@ -7,7 +7,7 @@ import json
 import os
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
 _FORM = {"source", "files", "form", "preprocessing"}  # differ between equal samples, so they must not be compared
 METHODS = "methods.json"
 _SIGNS = str.maketrans("-", "−")
+Spread = Literal["std", "interval"]
+"""Spread of a mean: a standard deviation, or an interval."""
 Column = tuple[str, dict[str, Cell]]
 """Header, and the cell of each method by name."""
 
@@ -159,6 +161,7 @@ class Comparison:
         reference: str | None = None,
         targets: float | Sequence[float] = (),
         axis: str = "time",
+        spread: Spread = "std",
         confidence: float = 0.95,
     ) -> str:
         """Returns a table for a paper: one row per method, the best value of each column bold.
@@ -167,29 +170,31 @@ class Comparison:
 
         Args:
             format: `"markdown"` or `"latex"` (booktabs).
-            metrics: columns of means ± one standard deviation; accuracies in percent. A method with failed runs shows
-                their number instead, as does one with missing runs.
+            metrics: columns of means over seeds with their spread; accuracies in percent. A method with failed runs
+                shows their number instead, as does one with missing runs.
             at: the point of comparison, named below the table; `None` takes `Comparison.at`.
             reference: a method; adds a column of the paired differences to it in the first metric, with intervals.
             targets: targets of the first metric; adds columns of the median time to each and the number of runs that
                 reach it. If fewer than half do, the time is `> t`, t being the end of the longest run that does not.
                 It is `never` if those that do not have failed.
             axis: axis of these times, as in `time_to`.
+            spread: `"std"`: mean ± one standard deviation. `"interval"`: mean and Student's t interval.
             confidence: confidence of all intervals. 1 - 0.05/k corrects k comparisons (Bonferroni).
 
         Raises:
-            ValueError: the format, a metric, the point, the method, a target or the axis does not exist.
+            ValueError: the format, a metric, the point, the method, a target, the axis or the spread does not exist.
         """
+        check_choice("table", "spread", spread, ("std", "interval"))
         check_number("table", "confidence", confidence, above=0, below=1)
         metrics = [metrics] if isinstance(metrics, str) else list(metrics)
         targets = [float(targets)] if isinstance(targets, int | float) else list(targets)
-        columns = [_means(self, metric, at) for metric in metrics]
+        columns = [_means(self, metric, at, spread, confidence) for metric in metrics]
         if reference is not None:
             columns.append(_against(self, reference, metrics[0], at, confidence))
         columns += [_times(self, target, metrics[0], axis) for target in targets]
         rows = [[Cell(name), *(column[name] for _, column in columns)] for name in self.results]
         body = table(format, ["method", *(header for header, _ in columns)], rows)
-        said = _notes(self, at, confidence, reference, metrics[0] if targets else "", axis)
+        said = _notes(self, at, spread, confidence, reference, metrics[0] if targets else "", axis)
         mark = "% " if format == "latex" else ""
         below = textwrap.fill(said, 80, initial_indent=mark, subsequent_indent=mark)
         return f"{body}\n{below if mark else chr(10) + below}"
@@ -262,25 +267,25 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {one.get(key)} and {other.get(key)}" for key in keys)
 
 
-def _means(comparison: Any, metric: str, at: Any) -> Column:
-    """Returns the column of the means of a metric, with standard deviations."""
-    found = comparison.summary(metric, at)
+def _means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: float) -> Column:
+    """Returns the column of the means of a metric, with standard deviations or intervals."""
+    found = comparison.summary(metric, at, confidence)
     scale = scale_of(metric)
     lower = falls(comparison.results.values(), metric, "table")
-    places = decimals([scale * one.std for one in found.values()])
+    places = decimals([scale * (one.std if spread == "std" else (one.high - one.low) / 2) for one in found.values()])
     best = (min if lower else max)((one.mean for one in found.values() if np.isfinite(one.mean)), default=None)
     cells = {}
-    for method, one in found.items():
+    for name, one in found.items():
         finite = np.isfinite(one.values)
         text = f"{scale * one.mean:.{places}f}"
         if not finite.all():
             word = "infinite" if np.isinf(one.values).any() else "missing"
-            text = f"{'failed' if method in comparison.failed else word} ({(~finite).sum()}/{len(finite)})"
+            text = f"{'failed' if name in comparison.failed else word} ({(~finite).sum()}/{len(finite)})"
         elif len(finite) > 1:
-            text += f" ± {scale * one.std:.{places}f}"
-        cells[method] = Cell(text.translate(_SIGNS), one.mean == best)
-    name = metric.replace("_", " ")
-    return f"{name} (%)" if percent(metric) else name, cells
+            low, high = (f"{scale * edge:.{places}f}" for edge in (one.low, one.high))
+            text += f" ± {scale * one.std:.{places}f}" if spread == "std" else f" [{low}, {high}]"
+        cells[name] = Cell(text.translate(_SIGNS), one.mean == best)
+    return _named(metric), cells
 
 
 def _against(comparison: Any, reference: str, metric: str, at: Any, confidence: float) -> Column:
@@ -315,12 +320,16 @@ def _times(comparison: Any, target: float, metric: str, axis: str) -> Column:
     return header, cells
 
 
-def _notes(comparison: Any, at: Any, confidence: float, reference: str | None, times_to: str, axis: str) -> str:
-    """Returns sentences about the point, tests and times of a table; `times_to`: their metric, "" without."""
-    seeds = len(comparison.seeds)
+def _notes(
+    comparison: Any, at: Any, spread: Spread, confidence: float, reference: str | None, times_to: str, axis: str
+) -> str:
+    """Returns sentences about the point, spreads, tests and times of a table; `times_to`: their metric, "" without."""
+    seeds, percent = len(comparison.seeds), f"{100 * confidence:g} %"
     found = [f"Values: {in_words(comparison.point(at))}."]
     if seeds > 1:
-        found.append(f"± is one standard deviation over {seeds} seeds.")
+        deviation = f"± is one standard deviation over {seeds} seeds."
+        interval = f"Brackets behind means are {percent} intervals of Student's t over {seeds} seeds."
+        found.append(deviation if spread == "std" else interval)
     if reference is not None and seeds > 1:
         level = f"{100 * (1 - confidence):.3g} %"
         found.append(f"Differences are paired by seed, with intervals and verdicts of Student's t at {level}.")
@@ -332,6 +341,11 @@ def _notes(comparison: Any, at: Any, confidence: float, reference: str | None, t
             "and Meier), with the runs that reach them in brackets."
         )
     return " ".join(found)
+
+
+def _named(metric: str) -> str:
+    name = metric.replace("_", " ")
+    return f"{name} (%)" if percent(metric) else name
 
 
 def _short(number: float) -> str:
