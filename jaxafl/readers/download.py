@@ -18,7 +18,11 @@ REGISTRY = pathlib.Path(__file__).with_name("registry.txt")
 PLACES = {name: f"{name}/" for name in ("mnist", "fashion_mnist", "cifar10", "cifar100", "femnist", "shakespeare")}
 PLACES |= {"glue_rte": "glue/RTE", "glue_mrpc": "glue/MRPC", "glue_sst2": "glue/SST-2"}
 """Dataset -> beginning of the paths of its files."""
-_MEMBERS = {  # archive -> the files to unpack; CIFAR is read from its archive
+_MEMBERS = {  # archive -> the files to unpack
+    "cifar-10-binary.tar.gz": tuple(
+        f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{one}" for one in range(1, 6)), "test_batch")
+    ),
+    "cifar-100-binary.tar.gz": ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin"),
     "fed_emnist.tar.bz2": ("fed_emnist_train.h5", "fed_emnist_test.h5"),
     "shakespeare.tar.bz2": ("shakespeare_train.h5", "shakespeare_test.h5"),
     "RTE.zip": ("RTE/train.tsv", "RTE/dev.tsv"),
