@@ -213,9 +213,3 @@ def test_the_tasks_of_glue_are_downloaded_and_unpacked(server, tmp_path):
     mrpc = {half: (tmp_path / "glue" / "MRPC" / f"{half}.tsv").read_text().splitlines() for half in ("train", "dev")}
     assert mrpc["dev"] == [header, rows[1], rows[4]]
     assert mrpc["train"] == [header, rows[0], rows[2], rows[3], rows[5]]
-
-
-def test_no_download_is_offered_for_windows_of_leaf(server, tmp_path):
-    with pytest.raises(FileNotFoundError, match="dataset 'shakespeare, source leaf' was not found"):
-        afl.data.shakespeare(source="leaf", data_dir=tmp_path, download=True)
-    assert server.asked == []
