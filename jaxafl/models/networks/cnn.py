@@ -8,11 +8,10 @@ from jaxafl.models.convolution import Conv
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.dense import Dense
-from jaxafl.models.networks.options import checked
-from jaxafl.options import UserError, check_whole
+from jaxafl.options import named
 
 
-@checked
+@named
 def cnn_small(num_classes: int = 10) -> Model:
     """Builds two 5×5 convolutions of 10 and 20 channels with max-pooling, then dense layers of 50 and `num_classes`.
 
@@ -23,16 +22,12 @@ def cnn_small(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
     network = TwoConvolutions(num_classes, (10, 20), 50, True)
     return from_linen(network, name="cnn_small", references=("hao2025",))
 
 
-@checked
+@named
 def cnn_over(num_classes: int = 10) -> Model:
     """Builds an over-parameterised `cnn_small` with ten times the channels: 5×5 convolutions of 100 and 200.
 
@@ -44,16 +39,12 @@ def cnn_over(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
     network = TwoConvolutions(num_classes, (100, 200), 50, False)
     return from_linen(network, name="cnn_over", references=("hao2025",))
 
 
-@checked
+@named
 def cnn_defedavg(num_classes: int = 10) -> Model:
     """Builds the network of DeFedAvg: `cnn_small` with 32 and 64 channels and a dense layer of 512.
 
@@ -64,16 +55,12 @@ def cnn_defedavg(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
     network = TwoConvolutions(num_classes, (32, 64), 512, True)
     return from_linen(network, name="cnn_defedavg", references=("wang2024defedavg",))
 
 
-@checked
+@named
 def cnn_afl(num_classes: int = 10) -> Model:
     """Builds AFL's network for MNIST: three 3×3 convolutions of 32 channels, the mean over the image, a dense layer.
 
@@ -86,15 +73,11 @@ def cnn_afl(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 3×3 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
     return from_linen(CNNAFL(num_classes), name="cnn_afl", references=("afl2025",))
 
 
-@checked
+@named
 def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3) -> Model:
     """Builds the network of AsyncFedED on FEMNIST: two convolutions, one max-pool, one dense layer.
 
@@ -110,15 +93,8 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
-
-    Raises:
-        ValueError: a number is below 1, or `features` does not have two entries.
-        TypeError: a number is not a whole number.
     """
-    if len(features) != 2:
-        raise UserError(f"cnn_asyncfeded: features={features} is invalid; expected two numbers, such as (32, 64)")
-    widths = tuple(check_whole("cnn_asyncfeded", "features", width) for width in features)
-    network = CNNAsyncFedED(num_classes, widths, kernel)
+    network = CNNAsyncFedED(num_classes, tuple(features), kernel)
     return from_linen(network, name="cnn_asyncfeded", references=("wang2022asyncfeded",))
 
 
