@@ -208,7 +208,7 @@ def test_the_tasks_of_glue_are_downloaded_and_unpacked(server, tmp_path):
     for name in ("glue_rte", "glue_mrpc", "glue_sst2"):
         afl.data.download(name, tmp_path)
     for task in tasks:
-        assert shown(tmp_path / "glue" / task) == ["dev.tsv", "train.tsv"]
+        assert shown(tmp_path / "glue" / task) == ["dev.tsv", "test.tsv", "train.tsv"]
         assert (tmp_path / "glue" / task / "train.tsv").read_text() == TSV
     mrpc = {half: (tmp_path / "glue" / "MRPC" / f"{half}.tsv").read_text().splitlines() for half in ("train", "dev")}
     assert mrpc["dev"] == [header, rows[1], rows[4]]
