@@ -23,7 +23,7 @@ def cnn_small(num_classes: int = 10) -> Model:
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
     """
-    network = TwoConvolutions(num_classes, (10, 20), 50, True)
+    network = TwoConvolutions(num_classes, (10, 20), hidden=50)
     return from_linen(network, name="cnn_small", references=("hao2025",))
 
 
@@ -40,7 +40,7 @@ def cnn_over(num_classes: int = 10) -> Model:
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
     """
-    network = TwoConvolutions(num_classes, (100, 200), 50, False)
+    network = TwoConvolutions(num_classes, (100, 200), hidden=50, second_bias=False)
     return from_linen(network, name="cnn_over", references=("hao2025",))
 
 
@@ -56,7 +56,7 @@ def cnn_defedavg(num_classes: int = 10) -> Model:
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
     """
-    network = TwoConvolutions(num_classes, (32, 64), 512, True)
+    network = TwoConvolutions(num_classes, (32, 64), hidden=512)
     return from_linen(network, name="cnn_defedavg", references=("wang2024defedavg",))
 
 
@@ -94,32 +94,39 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
     Returns:
         The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
     """
-    network = CNNAsyncFedED(num_classes, tuple(features), kernel)
+    network = TwoConvolutions(num_classes, tuple(features), kernel, first_pool=False)
     return from_linen(network, name="cnn_asyncfeded", references=("wang2022asyncfeded",))
 
 
 class TwoConvolutions(nn.Module):
-    """Conv 5×5 - pool - ReLU - conv 5×5 - pool - ReLU - dense - ReLU - dense, convolutions without padding.
+    """Conv - pool - ReLU - conv - pool - ReLU - dense - ReLU - dense, convolutions without padding.
 
     ReLU follows the pool, for equal values at a quarter of the cost.
 
     Attributes:
         num_classes: outputs.
         features: channels of the two convolutions.
-        hidden: width of the first dense layer.
+        kernel: side of the square kernels, in pixels.
+        hidden: width of the first dense layer; `None` leaves it out.
+        first_pool: False leaves out the pool after the first convolution.
         second_bias: True if the second convolution has a bias.
     """
 
     num_classes: int
-    features: tuple[int, int]
-    hidden: int
-    second_bias: bool
+    features: tuple[int, ...]
+    kernel: int = 5
+    hidden: int | None = None
+    first_pool: bool = True
+    second_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        for channels, bias in zip(self.features, (True, self.second_bias), strict=True):
-            x = nn.relu(Conv(channels, (5, 5), use_bias=bias, pool=True)(x))
-        x = nn.relu(Dense(self.hidden)(x.reshape(len(x), -1)))
+        first, second = self.features
+        side = (self.kernel, self.kernel)
+        x = nn.relu(Conv(first, side, pool=self.first_pool)(x))
+        x = nn.relu(Conv(second, side, use_bias=self.second_bias, pool=True)(x)).reshape(len(x), -1)
+        if self.hidden is not None:
+            x = nn.relu(Dense(self.hidden)(x))
         return Dense(self.num_classes)(x)
 
 
@@ -134,17 +141,3 @@ class CNNAFL(nn.Module):
         for _ in range(3):
             x = nn.relu(Conv(32, padding="SAME", kernel_init=xavier)(x))
         return Dense(self.num_classes, kernel_init=xavier)(x.mean((1, 2)))
-
-
-class CNNAsyncFedED(nn.Module):
-    """Conv - ReLU - conv - ReLU - max-pool - dense, ReLU after the pool."""
-
-    num_classes: int
-    features: tuple[int, ...]
-    kernel: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        for channels, pool in zip(self.features, (False, True), strict=True):
-            x = nn.relu(Conv(channels, (self.kernel, self.kernel), pool=pool)(x))
-        return Dense(self.num_classes)(x.reshape(len(x), -1))

@@ -77,7 +77,7 @@ def logistic(num_classes: int) -> Model:
     Returns:
         The model; inputs [B, ...] float, labels [B] integers.
     """
-    return from_linen(Logistic(num_classes), name="logistic")
+    return from_linen(MLP(num_classes, ()), name="logistic")
 
 
 @named
@@ -96,16 +96,6 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
         The model; inputs [B, ...] float, labels [B] integers.
     """
     return from_linen(MLP(num_classes, tuple(hidden)), name="mlp")
-
-
-class Logistic(nn.Module):
-    """Logits = flatten(x) W + b."""
-
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        return Dense(self.num_classes)(x.reshape(len(x), -1))
 
 
 class MLP(nn.Module):
