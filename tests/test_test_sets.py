@@ -22,10 +22,8 @@ HOW: dict[str, Any] = {"server_steps": 6, "eval_every": 3}
 
 
 def data(test: Any = None, **given: Any) -> afl.data.FederatedData:
-    sets = {"shifted": SHIFTED, "noisy": NOISY} if test is None else test
-    x, y = CLEAN
-    made = afl.data.from_arrays(X[:40], Y[:40], np.arange(40) % 4, x_test=x, y_test=y, num_classes=3, **given)
-    return made.with_test_sets(sets, first="clean")
+    sets = {"clean": CLEAN, "shifted": SHIFTED, "noisy": NOISY} if test is None else test
+    return afl.data.from_arrays(X[:40], Y[:40], np.arange(40) % 4, test=sets, num_classes=3, **given)
 
 
 def simulation(data: afl.data.FederatedData) -> afl.Simulation:
@@ -67,11 +65,11 @@ def test_sets_are_added_to_data_of_any_source() -> None:
 @pytest.mark.parametrize(
     ("test", "text"),
     [
-        ({"small": (X[:5, :3], Y[:5])}, "'small'"),
-        ({"short": (X[:5], Y[:4])}, "'short'"),
-        ({"real": (X[:5], X[:5, 0])}, "'real'"),
-        ({"lost": (np.full((5, 5), np.nan), Y[:5])}, "'lost'"),
-        ({"new": (X[:5], Y[:5] + 1)}, "'new'"),
+        ({"clean": CLEAN, "small": (X[:5, :3], Y[:5])}, "'small'"),
+        ({"clean": CLEAN, "short": (X[:5], Y[:4])}, "'short'"),
+        ({"clean": CLEAN, "real": (X[:5], X[:5, 0])}, "'real'"),
+        ({"clean": CLEAN, "lost": (np.full((5, 5), np.nan), Y[:5])}, "'lost'"),
+        ({"clean": CLEAN, "new": (X[:5], Y[:5] + 1)}, "'new'"),
     ],
 )
 def test_unfit_sets_are_errors(test: Any, text: str) -> None:

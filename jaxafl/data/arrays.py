@@ -29,6 +29,7 @@ def from_arrays(
     x_test: ArrayLike | Mapping[str, ArrayLike] | None = None,
     y_test: ArrayLike | None = None,
     test_fraction: float | None = None,
+    test: Mapping[str, tuple[Any, ArrayLike]] | None = None,
     num_classes: int | None = None,
     preprocessing: Preprocessing | None = None,
     name: str = "arrays",
@@ -37,8 +38,7 @@ def from_arrays(
     """Constructs federated data from arrays with one client id per sample.
 
     The test set is either given (`x_test`, `y_test`) or held out: `floor(test_fraction * n_k)` samples of each client,
-    drawn without replacement. `with_test_sets` of the result adds others. To split arrays that have no client ids,
-    build a `Dataset` and partition it.
+    drawn without replacement. To split arrays that have no client ids, build a `Dataset` and partition it.
 
     Args:
         x: samples `[n, ...]`, or a dict of such arrays (the tokens of `jaxafl.models.bert`). Floats are stored as
@@ -53,6 +53,8 @@ def from_arrays(
         x_test: test samples `[n_test, ...]`.
         y_test: test targets `[n_test, ...]`, of the same kind.
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
+        test: several test sets, name -> (x, y), instead of `x_test` and `y_test`. The first one gives `accuracy`; see
+            `FederatedData.with_test_sets`.
         num_classes: number of classes; by default one more than the largest label, test labels included. `None` for
             floats.
         preprocessing: cast and normalisation in the step. By default, float and uint8 samples are cast to JAX's float
@@ -89,8 +91,12 @@ def from_arrays(
         raise UserError(
             f"{name}: x has {lengths} samples, y {len(labels)}, client_ids {users.shape}; expected one number, above 0"
         )
-    if (x_test is None and y_test is None) == (test_fraction is None):
-        raise UserError(f"{name}: give either x_test and y_test, or test_fraction")
+    others = dict(test or {})
+    first = next(iter(others), "")
+    if [x_test is not None or y_test is not None, test_fraction is not None, bool(others)].count(True) != 1:
+        raise UserError(f"{name}: give either x_test and y_test, or test_fraction, or test")
+    if others:
+        x_test, y_test = others.pop(first)
     source: Source = {"source": "arrays"}
     test_clients = None
     if test_fraction is None:
@@ -109,7 +115,8 @@ def from_arrays(
         source=source,
         user_names=names.astype(np.str_),
     )
-    return dataset.partition(by_user()).owned_test(test_clients)
+    data = dataset.partition(by_user()).owned_test(test_clients)
+    return data.with_test_sets(others, first) if others else data
 
 
 def hold_out(name: str, users: np.ndarray, fraction: float, seed: int, arrays: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""Losses of batches: by name, of errors, or of the user, with the metrics that belong to them."""
+"""Losses of batches: by name, of Optax, or of the user, with the metrics that belong to them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from jaxafl.options import UserError, check_choice, shown
 
 Loss: TypeAlias = Callable[[Any, Batch], Outputs | Array]
 _OF_ERRORS = (optax.squared_error, optax.l2_loss, optax.huber_loss, optax.log_cosh)
+_OF_SIGNS = (optax.hinge_loss, optax.losses.perceptron_loss)  # their targets are -1 and 1
+_BINARY = (*_OF_SIGNS, optax.sigmoid_focal_loss)
 
 
 def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
@@ -116,27 +118,45 @@ LOSSES: dict[str, Callable[[Any, Batch], Outputs]] = {
 """Losses by the names that `from_linen`, `from_nnx` and `from_torch` take."""
 
 
-def as_loss(owner: str, loss: Any) -> Loss:
+def as_loss(owner: str, loss: Loss | str) -> Loss:
     """Returns a loss as a function of predictions and batch.
 
     Args:
         owner: the adapter, for the message.
-        loss: a name of `LOSSES`, a loss of Optax for a regression, or such a function.
+        loss: a name of `LOSSES`, a loss of Optax, or such a function.
 
     Raises:
-        ValueError: there is no loss of this name, or a loss of Optax takes classes.
+        ValueError: there is no loss of this name.
     """
     if isinstance(loss, str) or not callable(loss):
         check_choice(owner, "loss", loss, tuple(LOSSES), ", or a function (predictions, batch) -> a loss per example")
         return LOSSES[loss]
+    return _of_optax(loss) if str(getattr(_function(loss), "__module__", "")).startswith("optax") else loss
+
+
+def _of_optax(loss: Callable[..., Any]) -> Loss:
+    """Returns a loss of Optax, or a `functools.partial` of one, as a loss of batches."""
     if _function(loss) in _OF_ERRORS:
         return of_errors(loss)
-    if str(getattr(_function(loss), "__module__", "")).startswith("optax"):
-        raise UserError(
-            f"{owner}: loss={shown(loss)} takes labels, and not a batch; expected a name such as "
-            "'softmax_cross_entropy', or a function such as lambda z, batch: optax.hinge_loss(z[:, 0], 2 * batch.y - 1)"
-        )
-    return loss
+    if loss is optax.sigmoid_binary_cross_entropy:
+        return sigmoid_cross_entropy
+    if loss is optax.softmax_cross_entropy_with_integer_labels:
+        return softmax_cross_entropy
+
+    def of_batch(predictions: Any, batch: Batch) -> Any:
+        targets = batch.y
+        shape: tuple[int, ...] = getattr(predictions, "shape", ())
+        whole, binary = jnp.issubdtype(targets.dtype, jnp.integer), _function(loss) in _BINARY
+        per_class = whole and not binary and shape[:-1] == targets.shape and shape[-1] > 1
+        if not per_class:
+            predictions, targets = _paired(_function(loss).__name__, predictions, targets)
+        if whole and (binary or per_class):
+            record_classes(batch.y, shape[-1] if per_class else 2)
+        if _function(loss) in _OF_SIGNS:
+            targets = jnp.where(targets > 0, 1, -1)
+        return _mean_per_example(loss(_wide(predictions), targets))
+
+    return of_batch
 
 
 def _paired(name: str, predictions: Any, targets: Array) -> tuple[Array, Array]:

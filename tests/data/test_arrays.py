@@ -174,6 +174,7 @@ def test_tables_are_combined_by_position_unless_their_index_has_another_order():
     [
         ({"test_fraction": None}, ValueError, "test_fraction"),
         ({"x_test": X, "y_test": Y}, ValueError, "test_fraction"),
+        ({"test": {"a": (X, Y)}}, ValueError, "test_fraction"),
         ({"test_fraction": 1.5}, ValueError, "test_fraction"),
         ({"seed": "a"}, TypeError, "seed"),
         ({"num_classes": 3.7}, TypeError, "num_classes"),

@@ -108,14 +108,16 @@ def test_clients_keep_their_names() -> None:
 def test_a_dataset_is_loaded_by_the_name_of_its_folder(pictures: Any, tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     both = datasets.DatasetDict({"train": pictures, "test": pictures.select(range(10))})
+    both.save_to_disk(tmp_path / "saved")
     expected = afl.data.from_huggingface(both, x="image", y="label", client="writer")
     for split, part in both.items():
         (tmp_path / "files").mkdir(exist_ok=True)
         part.to_parquet(tmp_path / "files" / f"{split}.parquet")
-    found = afl.data.from_huggingface(tmp_path / "files", x="image", y="label", client="writer")
-    np.testing.assert_array_equal(found.x_test, expected.x_test)
-    assert found.client_names.tolist() == expected.client_names.tolist()
-    assert found.counts.tolist() == expected.counts.tolist() and found.num_classes == 3
+    for name in (tmp_path / "saved", str(tmp_path / "files")):
+        found = afl.data.from_huggingface(name, x="image", y="label", client="writer")
+        np.testing.assert_array_equal(found.x_test, expected.x_test)
+        assert found.client_names.tolist() == expected.client_names.tolist()
+        assert found.counts.tolist() == expected.counts.tolist() and found.num_classes == 3
 
 
 @pytest.mark.parametrize(

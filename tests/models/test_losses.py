@@ -86,7 +86,7 @@ def test_an_axis_of_length_one_is_not_broadcast(of_network, of_data):
     assert not as_loss("test", "squared_error")(predictions, labelled(predictions.reshape(of_data))).loss.any()
 
 
-@pytest.mark.parametrize("loss", ["squared_error", "sigmoid_cross_entropy", "softmax_cross_entropy"])
+@pytest.mark.parametrize("loss", ["squared_error", "sigmoid_cross_entropy", optax.hinge_loss, "softmax_cross_entropy"])
 @pytest.mark.parametrize(("of_network", "of_data"), [((4, 1), (4, 4)), ((4, 3), (4, 1, 1)), ((4,), (4, 4))])
 def test_shapes_that_would_broadcast_are_refused(loss, of_network, of_data):
     with pytest.raises(ValueError, match="expected"):
@@ -99,7 +99,20 @@ def test_cross_entropy_needs_logits_and_integer_labels(logits):
         softmax_cross_entropy(logits, labelled([0.0, 1.0]))
 
 
-@pytest.mark.parametrize("loss", [optax.hinge_loss, functools.partial(optax.sigmoid_focal_loss, gamma=1.0)])
-def test_losses_of_optax_that_take_classes_are_refused(loss):
-    with pytest.raises(ValueError, match="takes labels, and not a batch"):
-        as_loss("test", loss)
+def test_losses_of_optax_that_take_classes():
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3)))
+    classes, shares = labelled([0, 2, 1, 0]), labelled(jax.nn.softmax(logits))
+    for loss, given in ((optax.losses.multiclass_hinge_loss, classes), (optax.softmax_cross_entropy, shares)):
+        np.testing.assert_allclose(as_loss("test", loss)(logits, given), loss(logits, given.y), rtol=1e-6)
+    assert as_loss("test", optax.softmax_cross_entropy_with_integer_labels) is softmax_cross_entropy
+
+
+@pytest.mark.parametrize("loss", [optax.hinge_loss, optax.losses.perceptron_loss, optax.sigmoid_focal_loss])
+def test_binary_losses_of_optax_take_classes_and_one_score(loss):
+    scores = jnp.asarray(np.random.default_rng(0).normal(size=(4, 1)))
+    classes = labelled([0, 1, 1, 0])
+    targets = classes.y if loss is optax.sigmoid_focal_loss else 2 * classes.y - 1
+    expected = [loss(score, target) for score, target in zip(scores[:, 0], targets, strict=True)]
+    for given in (classes, labelled(targets.astype(float))):
+        for predictions in (scores, scores[:, 0]):
+            np.testing.assert_allclose(as_loss("test", loss)(predictions, given), expected, rtol=1e-6)

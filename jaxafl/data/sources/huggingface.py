@@ -107,12 +107,14 @@ def from_huggingface(
 
 
 def _loaded(name: str | os.PathLike[str], config: str | None) -> Any:
-    """Loads all splits of a dataset of the hub, or of a folder."""
+    """Loads all splits of a dataset of the hub, of its cache on disk, or of a folder."""
     if importlib.util.find_spec("datasets") is None:
         raise ImportError(f'from_huggingface({str(name)!r}) needs the package datasets: pip install "jaxafl[hf]"')
     import datasets
 
     folder = as_path(name)
+    if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):
+        return datasets.load_from_disk(folder)
     return datasets.load_dataset(os.fspath(folder if folder.is_dir() else name), config)
 
 

@@ -42,7 +42,7 @@ def from_nnx(
 
     Args:
         make_module: constructs the network from random streams, e.g. `lambda rngs: nnx.Linear(784, 10, rngs=rngs)`.
-        loss: a name such as `"squared_error"`, one of Optax, or a function `(predictions, batch) -> Outputs`, or a
+        loss: a name such as `"squared_error"`, a loss of Optax, or a function `(predictions, batch) -> Outputs`, or a
             loss per example [B]; see `from_linen`.
         name: the name in results, by default the module's class name.
         better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.

@@ -52,7 +52,7 @@ def from_torch(
 
     Args:
         module: the network; maps inputs [B, ...] to predictions [B, ...].
-        loss: a name such as `"squared_error"`, one of Optax, or a function in JAX `(predictions, batch) -> Outputs`,
+        loss: a name such as `"squared_error"`, a loss of Optax, or a function in JAX `(predictions, batch) -> Outputs`,
             or a loss per example [B]; see `from_linen`.
         name: the name in results, by default the module's class name.
         references: see `Model`.

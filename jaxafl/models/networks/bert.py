@@ -20,7 +20,7 @@ from jaxafl.device.keys import drawing_key
 from jaxafl.models.checkpoint import read_tensors
 from jaxafl.models.losses import softmax_cross_entropy
 from jaxafl.models.model import Array, Batch, Model, Outputs, Params, scored
-from jaxafl.options import UserError, check_choice, check_number, user_errors
+from jaxafl.options import UserError, check_choice, check_number, check_whole, user_errors
 from jaxafl.readers.pretrained import pretrained_directory
 
 Flat: TypeAlias = dict[tuple[str, ...], Any]
@@ -92,6 +92,9 @@ def bert(
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022. FADAS (Wang et al., ICML 2024,
         section 6) uses r = 1, α = 8.
     """
+    check_whole("bert", "num_classes", num_classes)
+    check_whole("bert", "r", r, least=0)
+    check_number("bert", "alpha", alpha, above=0)
     rates: dict[str, Any] = {}
     if dropout is not None:
         check_number("bert", "dropout", dropout, least=0, below=1)
