@@ -19,6 +19,7 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 
@@ -213,16 +214,57 @@ def max_pool2d(
     return convolution.max_pool(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
 
 
-def embedding_bag(*args: Any, **kwargs: Any) -> Array:
-    raise UserError("EmbeddingBag is refused, because torchax ignores its padding_idx; write nn.Embedding and a mean")
-
-
 def avg_pool(
-    x: Array, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, *more: Any, **how: Any
+    x: Array,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Array:
-    if ceil_mode:  # torchax divides the last windows by a wrong number
-        raise UserError("an average pool with ceil_mode=True is refused; pad its inputs instead")
-    raise NotImplementedError("avg_pool")
+    """Averages windows with `ceil_mode`, where the last one may reach beyond the padding; torchax divides wrongly."""
+    if not ceil_mode:
+        raise NotImplementedError("avg_pool")
+    ends, count = [], x.ndim - 2
+    size, step, around = (np.broadcast_to(one, count).tolist() for one in (kernel_size, stride or kernel_size, padding))
+    for length, k, s, p in zip(x.shape[2:], size, step, around, strict=True):
+        windows = -(-(length + 2 * p - k) // s) + 1
+        windows -= (windows - 1) * s >= length + p  # no window begins after the samples and the padding before them
+        ends.append((0, max(0, (windows - 1) * s + k - length - 2 * p)))
+
+    def summed(values: Array, border: int) -> Array:
+        values = jnp.pad(values, [(0, 0), (0, 0), *((p, p) for p in around)], constant_values=border)
+        width = ((0, 0), (0, 0), *ends)
+        return lax.reduce_window(values, 0.0, lax.add, (1, 1, *size), (1, 1, *step), width)
+
+    return summed(x, 0) / (divisor_override or summed(jnp.ones_like(x), int(count_include_pad)))
+
+
+def embedding_bag(
+    weight: Array,
+    indices: Array,
+    offsets: Array,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Array | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Array, Array, Array, Array]:
+    """Reduces the rows of each bag by sum (mode 0), mean (1) or maximum (2), without those of `padding_idx`."""
+    bags = len(offsets) - include_last_offset
+    bag = jnp.searchsorted(offsets[:bags], jnp.arange(len(indices)), side="right") - 1
+    kept = (indices != padding_idx)[:, None]
+    rows = weight[indices] * (1 if per_sample_weights is None else per_sample_weights[:, None])
+    count = jax.ops.segment_sum(kept.astype(rows.dtype), bag, bags)
+    if mode == 2:
+        best = jax.ops.segment_max(jnp.where(kept, rows, -jnp.inf), bag, bags)
+        reduced = jnp.where(count > 0, best, 0)
+    else:
+        reduced = jax.ops.segment_sum(jnp.where(kept, rows, 0), bag, bags)
+        reduced = reduced / jnp.maximum(count, 1) if mode == 1 else reduced
+    return reduced, bag, count[:, 0].astype(bag.dtype), bag  # only the first is used outside of backward passes
 
 
 def batch_norm(
