@@ -61,7 +61,7 @@ def tests(clock: Clock, small: bool) -> Iterator[Row]:
     """Servers, clocks and invariances, with products in float32; and what is marked for GPUs."""
     chosen = TESTS[:1] if small else TESTS
     environment = os.environ | {"JAX_DEFAULT_MATMUL_PRECISION": "float32", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    marked = "not slow and not data and not browser"
+    marked = "not slow and not data and not tfds and not browser"
     command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-v", "-m", marked, "-n", "8", *chosen]
     begun = time.monotonic()
     made = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)

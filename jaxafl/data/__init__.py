@@ -26,6 +26,7 @@ from jaxafl.data.sources.shakespeare import shakespeare
 from jaxafl.data.sources.synthetic import synthetic
 from jaxafl.data.statistics import PartitionStatistics
 from jaxafl.readers.download import download
+from jaxafl.readers.tfds_source import prepare_tfds
 
 __all__ = [
     "Dataset",
@@ -57,6 +58,7 @@ __all__ = [
     "lognormal_sizes",
     "mnist",
     "normalise",
+    "prepare_tfds",
     "shakespeare",
     "shards",
     "sizes",

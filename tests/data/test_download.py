@@ -179,15 +179,6 @@ def test_shakespeare_is_downloaded_and_read(server, tmp_path):
     assert data.counts.tolist() == [len(texts[role]) - int(0.1 * len(texts[role])) - 80 for role in longest]
 
 
-def test_archives_of_cifar_are_unpacked(server, tmp_path):
-    counts = {"train": 50_000, "test": 10_000}
-    contents = {f"cifar-100-binary/{half}.bin": bytes(3074 * count) for half, count in counts.items()}
-    publish(server, {"cifar100/cifar-100-binary.tar.gz": archive("bz2", contents)})
-    assert afl.data.cifar100(tmp_path, download=True).x.shape == (50_000, 32, 32, 3)
-    (tmp_path / "cifar100" / "cifar-100-binary" / "test.bin").unlink()
-    assert afl.data.cifar100(tmp_path, download=True).x_test.shape == (10_000, 32, 32, 3) and len(server.asked) == 1
-
-
 TSV = "sentence1\tsentence2\tlabel\n" + "A cat.\tAn animal.\tentailment\n" * 3
 
 

@@ -1,9 +1,11 @@
-"""GLUE from tsv files, tokenised: what is read, what is cut, and what is said when it cannot be."""
+"""GLUE from tsv files and from TFDS, tokenised: what is read, what is cut, and what is said when it cannot be."""
 
 from __future__ import annotations
 
 import gzip
 import pathlib
+import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from jaxafl.data import dirichlet, glue_mrpc, glue_rte, glue_sst2
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 from tests.tiny_bert import WORDS
 
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
 PAD, UNKNOWN, CLS, SEP, GOOD, BAD, FILM = range(7)
 
 
@@ -165,3 +168,41 @@ def test_the_real_sets(data_dir, vocabulary, load, histogram, histogram_test):
     lengths = dataset.x["attention_mask"].sum(axis=1)
     assert lengths.min() >= 3 and lengths.max() <= 64
     assert (lengths == 64).sum() >= dataset.source["truncated_training_samples"] > 0 or load is glue_sst2
+
+
+PREPARE = """
+import sys
+import tensorflow_datasets as tfds
+
+features = tfds.features.FeaturesDict({
+    "sentence1": tfds.features.Text(), "sentence2": tfds.features.Text(),
+    "label": tfds.features.ClassLabel(names=["not_equivalent", "equivalent"]),
+})
+rows = [("good", "a good film", 1), ("the bad film was bad", "caf\\u00e9", 0), ("a", "the the the the the the", 1)]
+make = lambda some: [(i, {"sentence1": a, "sentence2": b, "label": c}) for i, (a, b, c) in enumerate(some)]
+tfds.dataset_builders.store_as_tfds_dataset(
+    name="mrpc", version="2.0.0", data_dir=sys.argv[1] + "/glue", features=features, file_format="array_record",
+    split_datasets={"train": make(rows), "validation": make(rows[:2])},
+)
+"""
+
+
+@pytest.mark.tfds
+def test_a_set_prepared_by_tfds_holds_texts_of_any_length(vocabulary, tmp_path):
+    pytest.importorskip("tensorflow", reason="TensorFlow is not installed (the tfds extra)")
+    pytest.importorskip("array_record", reason="array_record is not installed (the tfds extra)")
+    command = [sys.executable, "-c", PREPARE, str(tmp_path)]
+    finished = subprocess.run(command, capture_output=True, text=True, cwd=CHECKOUT, check=False)
+    assert finished.returncode == 0, finished.stderr
+    dataset = glue_mrpc(vocabulary, data_dir=tmp_path)
+    assert dataset.source["source"] == "tfds 2.0.0"
+    found = {tuple(row[mask == 1].tolist()): int(label) for row, mask, label in zip(
+        dataset.x["input_ids"], dataset.x["attention_mask"], dataset.y, strict=True
+    )}  # fmt: skip
+    the, a, was, cafe = 7, 8, 9, 12
+    assert found == {
+        (CLS, GOOD, SEP, a, GOOD, FILM, SEP): 1,
+        (CLS, the, BAD, FILM, was, BAD, SEP, cafe, SEP): 0,
+        (CLS, a, SEP, the, the, the, the, the, the, SEP): 1,
+    }
+    assert sorted(dataset.y_test.tolist()) == [0, 1]

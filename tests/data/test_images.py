@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
+import json
 import pathlib
 import struct
 import subprocess
 import sys
+import tarfile
 
 import numpy as np
 import pytest
@@ -33,6 +36,15 @@ def records(images: int, classes: tuple[int, ...]) -> bytes:
     pattern = (91 * plane + 7 * row + column).astype(np.uint8)
     labels = [(number % kinds).astype(np.uint8)[:, None] for kinds in classes]
     return np.concatenate([*labels, number.astype(np.uint8)[:, None] + pattern], axis=1).tobytes()
+
+
+def archive(path: pathlib.Path, members: dict[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz", compresslevel=1) as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +78,15 @@ def test_cifar100_takes_the_fine_label_and_orders_pixels_by_row_column_channel(c
     np.testing.assert_allclose(found, (dataset.x_test[:50] / 255 - MEAN) / STD, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_the_archive_of_cifar_is_read_as_its_folder(cifar100_folder, tmp_path, monkeypatch):
+    path = tmp_path / "cifar-100-binary.tar.gz"
+    archive(path, {f"cifar-100-binary/{name}": (cifar100_folder / name).read_bytes() for name in SHAPES})
+    monkeypatch.setitem(SHA256, f"cifar100/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest())
+    np.testing.assert_array_equal(data.cifar100(tmp_path).y, np.arange(50_000) % 100)
+    assert data.cifar100(cifar100_folder.parent).num_classes == 100  # directly in the data directory
+
+
 SHAPES = {"train.bin": 50_000, "test.bin": 10_000}
 
 
@@ -75,6 +96,8 @@ SHAPES = {"train.bin": 50_000, "test.bin": 10_000}
         (data.mnist, {f"mnist/{file}": idx_bytes(np.zeros(5, np.uint8)) for file in FILES}),
         (data.mnist, {f"{file}.gz": gzip.compress(bytes(90))[:-9] for file in FILES}),
         (data.cifar10, {f"cifar-10-batches-bin/{file}": bytes(30_730_000) for file in CIFAR10}),
+        (data.cifar10, {"cifar10/cifar-10-binary.tar.gz": b"<html>not found</html>"}),
+        (data.cifar100, {"cifar-100-binary.tar.gz": b"x"}),
         (data.cifar100, {f"cifar-100-binary/{file}": bytes(30_739_999) for file in SHAPES}),
     ],
 )
@@ -188,7 +211,7 @@ def cifar10_dir(data_dir, tmp_path_factory) -> pathlib.Path:
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_the_real_cifar10(cifar10_dir):
+def test_the_real_cifar10(cifar10_dir, tmp_path, monkeypatch):
     dataset = data.cifar10(cifar10_dir)
     assert np.bincount(dataset.y).tolist() == [5_000] * 10 and np.bincount(dataset.y_test).tolist() == [1_000] * 10
     # The first images: a frog, a truck, a truck; of the test set: a cat, a ship, a ship.
@@ -196,3 +219,20 @@ def test_the_real_cifar10(cifar10_dir):
     mean, std = (getattr(np, name)(dataset.x, axis=(0, 1, 2), dtype=np.float64) / 255 for name in ("mean", "std"))
     np.testing.assert_allclose(mean, [0.49139968, 0.48215841, 0.44653091], atol=1e-8)
     np.testing.assert_allclose(std, [0.24703223, 0.24348513, 0.26158784], atol=1e-8)
+    files = next(cifar10_dir.glob("**/cifar-10-batches-bin"))
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    archive(path, {f"cifar-10-batches-bin/{name}": (files / name).read_bytes() for name in reversed(CIFAR10)})
+    monkeypatch.setitem(SHA256, f"cifar10/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest())
+    np.testing.assert_array_equal(data.cifar10(tmp_path).x, dataset.x)
+
+
+def test_writers_need_the_order_of_the_canonical_files(tmp_path, monkeypatch):
+    prepared = tmp_path / "mnist" / "3.0.1"
+    prepared.mkdir(parents=True)
+    (prepared / "dataset_info.json").write_text(json.dumps({"name": "mnist", "fileFormat": "array_record"}))
+    (tmp_path / "mnist" / f"{WRITERS}.gz").write_bytes(b"")
+    images, labels = np.zeros((2, 28, 28, 1), np.uint8), np.zeros(2, int)
+    monkeypatch.setattr("jaxafl.data.sources.images.read_prepared", lambda *_: (images, labels))
+    assert data.mnist(tmp_path).source["source"] == "tfds 3.0.1"
+    with pytest.raises(FileNotFoundError, match="another order"):
+        data.mnist(tmp_path, by="writer")

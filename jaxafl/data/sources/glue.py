@@ -16,6 +16,7 @@ from jaxafl.readers.archive import damaged, read_text
 from jaxafl.readers.directory import Directory, data_directory, find_files, missing_dataset
 from jaxafl.readers.download import downloadable
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
+from jaxafl.readers.tfds_source import how_to_prepare, prepared_directory, read_prepared
 
 
 @named
@@ -29,7 +30,7 @@ def glue_rte(
 ) -> Dataset:
     """Loads RTE of GLUE: does the first sentence entail the second? 2,490 training and 277 test pairs.
 
-    Classes: 0 entailment, 1 not_entailment. The search follows `glue_mrpc`, with the folder `RTE`.
+    Classes, numbered as in TFDS: 0 entailment, 1 not_entailment. The search follows `glue_mrpc`, with the folder `RTE`.
 
     Args:
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
@@ -62,10 +63,12 @@ def glue_mrpc(
     """Loads MRPC of GLUE: do two sentences mean the same? 3,668 training and 408 test pairs.
 
     Classes: 0 not equivalent, 1 equivalent (68 % of the test pairs). The test set is GLUE's labelled dev set, because
-    GLUE's test set has no labels. The places are searched in this order (files may be gzipped as `*.gz`):
+    GLUE's test set has no labels. The places are searched in this order (tsv files may be gzipped as `*.gz`):
 
     1. `train.tsv` and `dev.tsv` in `<data_dir>/glue/MRPC` or `<data_dir>/MRPC`;
-    2. `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue`.
+    2. `MRPC_train.tsv` and `MRPC_dev.tsv` in `<data_dir>/glue`;
+    3. `<data_dir>/glue/mrpc/<version>`, prepared by TensorFlow Datasets (see `prepare_tfds`) and read without
+       TensorFlow. Its samples have another order.
 
     Args:
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint (see
@@ -102,7 +105,7 @@ def glue_sst2(
 ) -> Dataset:
     """Loads SST-2 of GLUE: the sentiment of a phrase from a film review, 67,349 training and 872 test phrases.
 
-    Classes: 0 negative, 1 positive. The search follows `glue_mrpc`, with the folder `SST-2`.
+    Classes: 0 negative, 1 positive. The search follows `glue_mrpc`, with the folder `SST-2`, and `sst2` in TFDS.
 
     Args:
         tokenizer: folder or name of the checkpoint with the tokenizer, usually the model's checkpoint.
@@ -127,31 +130,33 @@ Half: TypeAlias = tuple[list[tuple[str, ...]], np.ndarray]
 
 
 class _Task(NamedTuple):
-    """Names and files of a task; `columns`, `label` and `labels` describe the files."""
+    """Names and files of a task; `columns`, `label` and `labels` describe the tsv files."""
 
     name: str
     folder: str
+    prepared: str
     columns: tuple[str, ...]
     label: str
     labels: Mapping[str, int]
+    features: tuple[str, ...]
     reference: str
 
 
 _ADVICE = "Replace it by GLUE's own file."
 _TOKENS = Preprocessing(as_integers, None, "WordPiece tokens")
-_ENTAILMENT = {"entailment": 0, "not_entailment": 1}
+_PAIR = ("sentence1", "sentence2")
 _BINARY = {"0": 0, "1": 1}
-_RTE = _Task("glue_rte", "RTE", ("sentence1", "sentence2"), "label", _ENTAILMENT, "dagan2006")
-_MRPC = _Task("glue_mrpc", "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, "dolan2005")
-_SST2 = _Task("glue_sst2", "SST-2", ("sentence",), "label", _BINARY, "socher2013")
+_RTE = _Task("glue_rte", "RTE", "glue/rte", _PAIR, "label", {"entailment": 0, "not_entailment": 1}, _PAIR, "dagan2006")
+_MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Quality", _BINARY, _PAIR, "dolan2005")
+_SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
 
 
 def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Dataset:
-    (train, y), (test, y_test) = (_read_tsv(task, path) for path in _files(task, data_directory(data_dir)))
+    route, ((train, y), (test, y_test)) = _read(task, data_directory(data_dir))
     tokenizer = load_tokenizer(name, data_dir)
     tokens = tokenise(tokenizer, [*train, *test], max_length)
     source = {
-        "source": "tsv",
+        "source": route,
         "tokenizer": os.fspath(name),
         "vocabulary": tokenizer.get_vocab_size(),
         "max_length": max_length,
@@ -163,15 +168,20 @@ def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Datas
     return Dataset(task.name, x, y, x_test, y_test, 2, _TOKENS, None, source, ("wang2019glue", task.reference))
 
 
-def _files(task: _Task, directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files of the training and the dev set."""
+def _read(task: _Task, directory: pathlib.Path) -> tuple[str, list[Half]]:
+    """Returns the source, and the labelled sentences of the training and the dev set."""
     folder = directory / "glue" / task.folder
     names = ["train.tsv", "dev.tsv"]
     places = {folder: names, directory / task.folder: names, folder.parent: [f"{task.folder}_{name}" for name in names]}
     if files := find_files(task.name, places.items()):
-        return files
-    way = f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {folder}."
-    raise missing_dataset(task.name, [*places], [way])
+        return "tsv", [_read_tsv(task, path) for path in files]
+    if prepared := prepared_directory(task.prepared, directory):
+        return f"tfds {prepared.name}", [_read_prepared(task, prepared, split) for split in ("train", "validation")]
+    ways = [
+        f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {folder}.",
+        how_to_prepare(task.prepared),
+    ]
+    raise missing_dataset(task.name, [*places, directory / task.prepared], ways)
 
 
 def _read_tsv(task: _Task, path: pathlib.Path) -> Half:
@@ -187,3 +197,9 @@ def _read_tsv(task: _Task, path: pathlib.Path) -> Half:
     except (KeyError, ValueError) as error:
         wanted = f"expected the columns {', '.join((*task.columns, task.label))} in every line"
         raise damaged(path, f"{wanted}; {type(error).__name__}: {error}", _ADVICE) from error
+
+
+def _read_prepared(task: _Task, prepared: pathlib.Path, split: str) -> Half:
+    *sentences, labels = read_prepared(prepared, split, *task.features, "label")
+    columns = [[text.decode("utf-8") for text in column] for column in sentences]
+    return list(zip(*columns, strict=True)), labels
