@@ -12,9 +12,10 @@ import numpy as np
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, path_of
 from jaxafl.options import UserError
 
-Frozen: TypeAlias = Callable[[str], Any] | None
+Frozen: TypeAlias = Callable[[str], Any] | Mapping[str, Any] | None
 """Selection of parameters: a function of the path, such as `"encoder/Dense_0/kernel"`, to True if the parameter is
-frozen, or to an array, its frozen value. `None` selects none."""
+frozen, or to an array, its frozen value; or a tree of such values that may end above the parameters. `None` selects
+none."""
 
 
 class Held(NamedTuple):
@@ -44,6 +45,8 @@ def with_frozen(owner: str, model: Model, frozen: Frozen, collections: bool = Fa
     """
     if frozen is None:
         return model
+    if isinstance(frozen, Mapping):
+        frozen = _of_tree(frozen)
     make, apply = model.init, model.apply
 
     def trained(key: Key, batch: Batch) -> tuple[Params, State]:
@@ -74,6 +77,15 @@ def with_frozen(owner: str, model: Model, frozen: Frozen, collections: bool = Fa
 
     described = {**model.description, "frozen": getattr(frozen, "__qualname__", type(frozen).__name__)}
     return dataclasses.replace(model, init=trained, apply=merged, frozen=held, description=described)
+
+
+def _of_tree(tree: Mapping[str, Any]) -> Callable[[str], Any]:
+    values = named_leaves(tree)
+
+    def frozen(path: str) -> Any:
+        return next((value for name, value in values.items() if f"{path}/".startswith(f"{name}/")), False)
+
+    return frozen
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
