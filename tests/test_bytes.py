@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import linen as nn
 from flax import nnx
+from flax.traverse_util import flatten_dict
 
 import jaxafl as afl
 from tests.problems import classifier
@@ -79,20 +80,18 @@ ADAPTERS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_all_adapters_freeze_by_path_or_tree(adapter: str) -> None:
-    results = []
-    for frozen in (lambda path: path.startswith("encoder/"), {"encoder": True, "head": False}):
-        trained = simulation(ADAPTERS[adapter](frozen)).train(4, eval_every=4)
-        assert sum(leaf.size for leaf in jax.tree.leaves(trained.params)) * 4 == HEAD
-        results.append(trained.evaluations["loss"])
-    np.testing.assert_array_equal(*results)
+def test_all_adapters_freeze_by_path(adapter: str) -> None:
+    trained = simulation(ADAPTERS[adapter](lambda path: path.startswith("encoder/"))).train(4, eval_every=4)
+    assert sum(leaf.size for leaf in jax.tree.leaves(trained.params)) * 4 == HEAD
 
 
 def test_frozen_parameters_are_those_that_are_given() -> None:
     whole = simulation(afl.models.from_linen(Net())).train(2, eval_every=2)
     batch = afl.models.Batch(np.ones((1, 60), np.float32), np.zeros(1, np.int32), np.ones(1, bool))
-    given = afl.models.from_linen(Net(), frozen={"encoder": jax.tree.map(np.asarray, whole.params["encoder"])})
-    loaded = afl.models.initialised(afl.models.from_linen(Net(), frozen={"encoder": True}), whole.params)
+    values = flatten_dict({"encoder": whole.params["encoder"]}, sep="/")
+    given = afl.models.from_linen(Net(), frozen=values.get)
+    by_path = afl.models.from_linen(Net(), frozen=lambda path: path.startswith("encoder/"))
+    loaded = afl.models.initialised(by_path, whole.params)
     for model in (given, loaded):
         held = model.held(batch)["encoder"]
         jax.tree.map(np.testing.assert_array_equal, held, whole.params["encoder"])

@@ -58,13 +58,12 @@ def noise(client: afl.Client, server: Any = None, seed: int = 0, steps: int = 2,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["typed", pytest.param("raw", marks=SLOW), pytest.param("given", marks=SLOW)])
+@pytest.mark.parametrize("optimizer", ["typed", pytest.param("raw", marks=SLOW)])
 def test_clients_draw_numbers_of_their_own(optimizer: str) -> None:
     """The mean over 16 clients of one step has the standard deviation of one divided by 4."""
     client = {
         "typed": afl.Client(optax.noisy_sgd, **noisy(), **CLIENT),
         "raw": afl.Client(raw_noise, learning_rate=RATE, **CLIENT),
-        "given": afl.Client(optax.noisy_sgd, **noisy(key=jax.random.key(7)), **CLIENT),
     }[optimizer]
     one, mean = noise(client), noise(client, clients=CLIENTS)
     gradient = noise(afl.Client(learning_rate=RATE, **CLIENT), clients=CLIENTS)  # what is not noise

@@ -96,8 +96,7 @@ class Optimised(Part):
         numbers = dict(self.hyperparameters)
         if "learning_rate" in numbers:
             numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
-        switches = {name: value.key if isinstance(value, GivenKey) else value for name, value in self.switches}
-        return optax.with_extra_args_support(self.optimizer(**numbers, **switches, **more))
+        return optax.with_extra_args_support(self.optimizer(**numbers, **dict(self.switches), **more))
 
     def rate_at(self, step: Any, factor: Any = 1.0) -> Any:
         """Returns the learning rate of a step times a factor; 0 if the optimiser is made, and its rate not known."""
@@ -127,7 +126,7 @@ class Optimised(Part):
         missing = [one.name for one in by_name if one.default is one.empty and one.name not in {*given, *own}]
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
-        given = {name: given_key(name, in_order(self.name, name, value)) for name, value in given.items()}
+        given = {name: in_order(self.name, name, value) for name, value in given.items()}
         for name in [name for name, value in given.items() if type(value) in (list, tuple)]:
             usual = known[name].default if name in known else None
             if name in _BOUNDS or is_number(usual) or (usual is None and all(map(is_number, given[name]))):
@@ -144,36 +143,6 @@ def _is_whole(parameter: inspect.Parameter | None) -> bool:
         return parameter is not None and type(parameter.default) is int
     words = {*re.findall(r"\w+", str(parameter.annotation).partition("Callable")[0])}  # a schedule has its own types
     return "int" in words and not words & {"float", "ArrayLike", "Numeric", "ScalarOrSchedule"}
-
-
-@dataclasses.dataclass(frozen=True)
-class GivenKey:
-    """PRNG key as a static option; each run derives keys from it.
-
-    Attributes:
-        words: words of the key data.
-        kind: JAX's name of the generator.
-    """
-
-    words: tuple[int, ...]
-    kind: str
-
-    @property
-    def key(self) -> jax.Array:
-        """JAX key with these words."""
-        return jax.random.wrap_key_data(jnp.asarray(self.words, jnp.uint32), impl=self.kind)
-
-
-def given_key(name: str, value: Any) -> Any:
-    """Converts a single PRNG key to a `GivenKey`; returns any other value unchanged.
-
-    Raw uint32 keys are recognised by the option's name, which ends in key, rng or seed.
-    """
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and not value.shape:
-        return GivenKey(tuple(jax.random.key_data(value).tolist()), str(jax.random.key_impl(value)))
-    raw = name.split("_")[-1] in ("key", "rng", "seed") and getattr(value, "dtype", None) == np.uint32
-    kinds = {(2,): "threefry2x32", (4,): "rbg"}
-    return GivenKey(tuple(value.tolist()), kinds[value.shape]) if raw and value.shape in kinds else value
 
 
 def is_number(value: Any) -> bool:

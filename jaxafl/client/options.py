@@ -179,11 +179,6 @@ class Client(Optimised, init=False):
                 "Client: sampling='epochs' needs runs of equal length, steps=n or one number per client; got steps per "
                 f"client and run, {shown(self.steps)}"
             )
-        if self.charge == "executed" and self.patience is None:
-            raise ValueError(
-                "Client: charge='executed' is for runs that stop early, and patience=None: give patience=n, or leave "
-                "charge out"
-            )
         if self.epochs is None and (self.reset == "epoch" or self.patience is not None):
             raise ValueError(
                 f"Client: reset='epoch' and patience count local epochs: give epochs=n instead of steps; got "

@@ -20,7 +20,7 @@ _NAMED = 60  # with more clients, their names would overlap
 def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = None, ax: Axes | None = None) -> Figure:
     """Draws samples per client and class as a heat map, next to a bar chart of samples per client.
 
-    Only counted clients are drawn. Colours are proportional to the square root of the number, so that small clients
+    Colours are proportional to the square root of the number, so that small clients
     differ from empty ones. With more clients than pixels, a row of pixels is the mean of several neighbours.
 
     Args:
@@ -40,8 +40,7 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     if ax is None:
         figure: Any = Picture(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9))
         ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
-        sizes = statistics.sizes[statistics.clients]
-        bars.fill_betweenx(np.arange(clients + 1) - 0.5, np.append(sizes, 0), step="post", color="0.5")
+        bars.fill_betweenx(np.arange(clients + 1) - 0.5, np.append(statistics.sizes, 0), step="post", color="0.5")
         bars.set(xlabel="samples", xlim=(0, None), title="per client")
         bars.xaxis.set_major_locator(MaxNLocator(2, integer=True))
         bars.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -53,7 +52,7 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if statistics.names is not None and clients <= _NAMED:
-        ax.set_yticks(range(clients), statistics.names[statistics.clients])
+        ax.set_yticks(range(clients), statistics.names)
     drawn: Any = ax.figure
     drawn.colorbar(image, ax=ax, pad=0.02)
     if path is not None:

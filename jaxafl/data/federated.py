@@ -11,15 +11,13 @@ import jax
 import numpy as np
 
 from jaxafl.data.form import DataForm, Gather, kind_of_sample
-from jaxafl.data.held_out import MOST_CLIENTS, HeldOut, Owners, held_out, owners_of
+from jaxafl.data.held_out import HeldOut, Owners, held_out, owners_of
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import PartitionStatistics, labels_only, traverse
 from jaxafl.data.stored import gather_stored, stored_rows
 from jaxafl.data.targets import quantile_bins, require_classes
 from jaxafl.data.test_sets import test_sets_of
 from jaxafl.options import Summarised, UserError
-
-_MOST_SAMPLES = 10**6  # samples that statistics of many clients generate at most
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -188,8 +186,7 @@ class FederatedData(Summarised):
     def statistics(self, quantiles: int | None = None) -> PartitionStatistics:
         """Computes samples per client, label histograms and heterogeneity from every training label.
 
-        Generated or shared data is evaluated sample by sample. With more than 10,000 clients, the labels of a fixed
-        random choice of clients with up to 10^6 samples are counted, and `counted` lists these clients.
+        Generated data is evaluated sample by sample: 10^5 clients of `synthetic(lazy=True)` take some minutes.
 
         Args:
             quantiles: Q, at least 2; counts the quantiles of targets `[n]`, 0..Q-1, in the place of classes.
@@ -199,24 +196,18 @@ class FederatedData(Summarised):
         """
         if quantiles is None:
             require_classes(self.name, self.y_test)
-        sizes, counted = np.asarray(self.counts), np.arange(self.num_clients)
+        sizes = np.asarray(self.counts)
         if self.gather is gather_stored:
-            clients = np.repeat(counted, sizes)
+            clients = np.repeat(np.arange(self.num_clients), sizes)
             labels = self.arrays["y"][stored_rows(self.arrays, sizes)]
         else:
-            if self.num_clients > MOST_CLIENTS:
-                order = np.random.default_rng(0).permutation(self.num_clients)[:MOST_CLIENTS]
-                counted = np.sort(order[: max(1, int(np.sum(np.cumsum(sizes[order]) <= _MOST_SAMPLES)))])
-            stops = np.zeros_like(sizes)
-            stops[counted] = sizes[counted]
-            found = traverse(labels_only(self.gather), self.arrays, np.zeros_like(stops), stops)
+            found = traverse(labels_only(self.gather), self.arrays, np.zeros_like(sizes), sizes)
             clients, _, labels = map(np.concatenate, zip(*found, strict=True))
         if quantiles is not None:
             labels = quantile_bins(self.name, labels, quantiles)
-        histogram = np.zeros((len(counted), quantiles or self.num_classes or 0), np.int32)
-        np.add.at(histogram, (np.searchsorted(counted, clients), labels), 1)
-        some = None if len(counted) == self.num_clients else counted
-        return PartitionStatistics(self.name, sizes, histogram, some, self.client_names, quantiles is not None)
+        histogram = np.zeros((self.num_clients, quantiles or self.num_classes or 0), np.int32)
+        np.add.at(histogram, (clients, labels), 1)
+        return PartitionStatistics(self.name, sizes, histogram, self.client_names, quantiles is not None)
 
 
 def kind_of_target(y: np.ndarray, num_classes: int | None) -> dict[str, Any]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import io
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -14,9 +13,6 @@ import numpy as np
 from jaxafl.data.form import Gather
 from jaxafl.device import compiled, on_device
 from jaxafl.options import Summarised
-
-if TYPE_CHECKING:  # imported at run time, they would slow down `import jaxafl.data`
-    from rich.table import Table
 
 Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
 
@@ -33,8 +29,7 @@ class PartitionStatistics(Summarised):
     Attributes:
         name: name of the dataset.
         sizes: int64 `[N]`, training samples of each client.
-        histogram: int32 `[n, C]`, training samples of each counted client and class (or quantile of the targets).
-        counted: int `[n]`, the counted clients; `None` if all N are counted.
+        histogram: int32 `[N, C]`, training samples of each client and class (or quantile of the targets).
         names: str `[N]`, names of the clients; `None` if they have none.
         quantiles: True if columns of `histogram` are quantiles of the targets, False if they are classes.
     """
@@ -42,25 +37,18 @@ class PartitionStatistics(Summarised):
     name: str
     sizes: np.ndarray
     histogram: np.ndarray
-    counted: np.ndarray | None = None
     names: np.ndarray | None = None
     quantiles: bool = False
 
     @property
-    def clients(self) -> np.ndarray:
-        """Clients with counted labels, int `[n]`."""
-        return np.arange(len(self.sizes)) if self.counted is None else self.counted
-
-    @property
     def distances(self) -> np.ndarray:
-        """Total-variation distance `1/2 sum_c |p_k(c) - p(c)|` of each client's labels to all labels, `[n]`.
+        """Total-variation distance `1/2 sum_c |p_k(c) - p(c)|` of each client's labels to all labels, `[N]`.
 
-        `p_k` is the label distribution of client k, and `p` that of all counted samples. The value is 0 if they are
-        equal, and always below 1.
+        `p_k` is the label distribution of client k, and `p` that of all samples. The value is 0 if they are equal, and
+        always below 1.
         """
-        sizes = self.histogram.sum(1, dtype=np.int64)
-        everyone = self.histogram.sum(0, dtype=np.int64) / sizes.sum()
-        return 0.5 * np.abs(self.histogram / sizes[:, None] - everyone).sum(1)
+        everyone = self.histogram.sum(0, dtype=np.int64) / self.sizes.sum()
+        return 0.5 * np.abs(self.histogram / self.sizes[:, None] - everyone).sum(1)
 
     @property
     def heterogeneity(self) -> float:
@@ -69,7 +57,7 @@ class PartitionStatistics(Summarised):
 
     @property
     def classes(self) -> np.ndarray:
-        """Number of classes (or quantiles) that each counted client holds, int64 `[n]`."""
+        """Number of classes (or quantiles) that each client holds, int64 `[N]`."""
         return (self.histogram > 0).sum(1)
 
     @property
@@ -86,42 +74,20 @@ class PartitionStatistics(Summarised):
             "per_client": f"{low:.0f} to {high:.0f} (median {middle:g})",
             f"{self._columns}_per_client": f"{self.classes.min()} to {self.classes.max()}",
             "heterogeneity": round(self.heterogeneity, 3),
-        } | ({} if self.counted is None else {"labels_counted_of": f"{len(self.counted)} clients"})
+        }
 
-    def table(self, max_rows: int = 20, max_classes: int = 10) -> Table:
-        """Returns a rich table with one row per client.
+    def table(self) -> Any:
+        """Returns a table of pandas, a row per client: samples, classes, distance, and the samples of each class."""
+        import xarray
 
-        Args:
-            max_rows: clients shown; the caption says how many are left out.
-            max_classes: up to this number of classes, the table has a column for each. The number of classes that a
-                client holds is always shown.
-
-        Returns:
-            The table, for `rich.print`; `str(statistics)` is its plain text below one line of numbers.
-        """
-        import rich.box
-        import rich.table
-
-        clients, distances, classes = self.clients, self.distances, self.classes
-        shown = min(max_rows, len(clients))
-        first = "" if self.counted is not None else "first "
-        caption = None if shown == len(self.sizes) else f"{first}{shown} of {len(self.sizes)} clients"
-        table = rich.table.Table(caption=caption, box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0))
-        labels = range(self.histogram.shape[1] if self.histogram.shape[1] <= max_classes else 0)
-        for column in ("client", "samples", self._columns, "distance", *map(str, labels)):
-            table.add_column(column, justify="right")
-        for place, client in enumerate(clients[:shown]):
-            name = client if self.names is None else self.names[client]
-            row = [name, self.sizes[client], classes[place], f"{distances[place]:.3f}"]
-            table.add_row(*map(str, [*row, *self.histogram[place, : len(labels)]]))
-        return table
+        columns = {"samples": self.sizes, self._columns: self.classes, "distance": self.distances}
+        columns |= {str(label): column for label, column in enumerate(self.histogram.T)}
+        names = np.arange(len(self.sizes)) if self.names is None else self.names
+        by_client = {name: ("client", column) for name, column in columns.items()}
+        return xarray.Dataset(by_client, {"client": names}).to_dataframe()
 
     def __str__(self) -> str:
-        import rich.console
-
-        text = io.StringIO()
-        rich.console.Console(file=text, width=160, color_system=None).print(repr(self), self.table())
-        return text.getvalue()
+        return f"{self!r}\n{self.table().to_string(max_rows=20, max_cols=13, float_format='{:.3f}'.format)}"
 
 
 @functools.lru_cache(maxsize=16)

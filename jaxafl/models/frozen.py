@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, path_of
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError
 
-Frozen: TypeAlias = Callable[[str], bool] | Mapping[str, Any] | Any
-"""Selection of parameters: a function of the path, `"encoder/Dense_0/kernel"` -> bool, or a tree of bools or of arrays.
-Arrays are the frozen values. The tree may end above the parameters."""
+Frozen: TypeAlias = Callable[[str], Any] | Mapping[str, Any] | None
+"""Selection of parameters: a function of the path, such as `"encoder/Dense_0/kernel"`, to True if the parameter is
+frozen, or to an array, its frozen value; or a tree of such values that may end above the parameters. `None` selects
+none."""
 
 
 class Held(NamedTuple):
@@ -39,11 +40,13 @@ def with_frozen(owner: str, model: Model, frozen: Frozen, collections: bool = Fa
         owner: the adapter, for messages.
         model: the full model; if layers with statistics are frozen, its `apply` is also passed `still`, the paths of
             these layers.
-        frozen: the selection of parameters; `None` selects none.
+        frozen: the selection of parameters.
         collections: True if paths in the state begin with the name of a collection.
     """
     if frozen is None:
         return model
+    if isinstance(frozen, Mapping):
+        frozen = _of_tree(frozen)
     make, apply = model.init, model.apply
 
     def trained(key: Key, batch: Batch) -> tuple[Params, State]:
@@ -72,12 +75,17 @@ def with_frozen(owner: str, model: Model, frozen: Frozen, collections: bool = Fa
         base = jax.tree_util.tree_map_with_path(value, params)
         return Held(base, _part(state, still.__contains__)) if still else base
 
-    if callable(frozen):
-        selected: Any = getattr(frozen, "__qualname__", type(frozen).__name__)
-    else:
-        selected = sorted(name for name, value in _named(frozen).items() if value is not None)
-    described = {**model.description, "frozen": selected}
+    described = {**model.description, "frozen": getattr(frozen, "__qualname__", type(frozen).__name__)}
     return dataclasses.replace(model, init=trained, apply=merged, frozen=held, description=described)
+
+
+def _of_tree(tree: Mapping[str, Any]) -> Callable[[str], Any]:
+    values = named_leaves(tree)
+
+    def frozen(path: str) -> Any:
+        return next((value for name, value in values.items() if f"{path}/".startswith(f"{name}/")), False)
+
+    return frozen
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
@@ -85,22 +93,14 @@ def named_leaves(tree: Any) -> dict[str, Any]:
     return {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def _chosen(params: Params, frozen: Frozen, owner: str) -> dict[str, Any]:
+def _chosen(params: Params, frozen: Callable[[str], Any], owner: str) -> dict[str, Any]:
     """Returns the frozen value of every parameter by path: `True` for the model's value, `None` if it is trained."""
-    names = [*named_leaves(params)]
-    if callable(frozen):
-        chosen = {name: True if frozen(name) else None for name in names}
-    else:
-        given = _named(frozen)
-        above = {name: [one for one in given if f"{name}/".startswith(f"{one}/" if one else "")] for name in names}
-        if foreign := {*given} - {one for ones in above.values() for one in ones}:
-            raise UserError(
-                f"{owner}: frozen={shown(frozen)} names {min(foreign)!r}, which is no parameter; expected paths, bools "
-                f"or arrays of {', '.join(names)}"
-            )
-        chosen = {name: given[max(ones, key=len)] if ones else None for name, ones in above.items()}
+    chosen = {}
+    for name in named_leaves(params):
+        value = frozen(name)
+        chosen[name] = value if isinstance(value, np.ndarray | jax.Array) else True if value else None
     if len({value is None for value in chosen.values()}) < 2:
-        raise UserError(f"{owner}: frozen selects none or all of the parameters {', '.join(names)}; expected some")
+        raise UserError(f"{owner}: frozen selects none or all of the parameters {', '.join(chosen)}; expected some")
     return chosen
 
 
@@ -119,13 +119,6 @@ def _still(chosen: Mapping[str, Any], state: State, collections: bool) -> set[st
         return False
 
     return {*filter(is_still, named_leaves(state))}
-
-
-def _named(tree: Any) -> dict[str, Any]:
-    """Returns the values of a selection by path: `True`, an array, or `None` for what is trained."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
-    found = {path_of(path): bool(value) if isinstance(value, bool | np.bool_) else value for path, value in leaves}
-    return {path: None if value is False else value for path, value in found.items()}
 
 
 def _part(tree: Any, keep: Callable[[str], bool]) -> Any:

@@ -56,11 +56,11 @@ def from_linen(
         training, evaluation: name -> value of arguments or attributes in one mode; they override the values by name.
             If the module does not take a name, all submodules that take it receive the value.
             `"block/*/deterministic"` addresses the submodules at that path.
-        frozen: selection of parameters that are neither trained nor sent: a function `path -> bool`, such as
-            `lambda path: path.startswith("encoder/")`, or a tree of bools or of arrays that may end above the
-            parameters (`{"encoder": True}`). Frozen values are the given arrays or those of `initialised`, else drawn
-            under one key for all seeds. They are stored once, in `Model.frozen`. If all parameters of a layer are
-            frozen, its batch statistics are too: they are neither updated nor sent, and training normalises by them.
+        frozen: selection of parameters that are neither trained nor sent: a function from the path of a parameter to
+            True, such as `lambda path: path.startswith("encoder/")`, or to the frozen value, an array. Other frozen
+            values are those of `initialised`, else drawn under one key for all seeds. They are stored once, in
+            `Model.frozen`. If all parameters of a layer are frozen, its batch statistics are too: they are neither
+            updated nor sent, and training normalises by them.
 
     Returns:
         The model.

@@ -18,12 +18,6 @@ REGISTRY = pathlib.Path(__file__).with_name("registry.txt")
 PLACES = {name: f"{name}/" for name in ("mnist", "fashion_mnist", "cifar10", "cifar100", "femnist", "shakespeare")}
 PLACES |= {"glue_rte": "glue/RTE", "glue_mrpc": "glue/MRPC", "glue_sst2": "glue/SST-2"}
 """Dataset -> beginning of the paths of its files."""
-_MEMBERS = {  # archive -> the files to unpack; CIFAR is read from its archive
-    "fed_emnist.tar.bz2": ("fed_emnist_train.h5", "fed_emnist_test.h5"),
-    "shakespeare.tar.bz2": ("shakespeare_train.h5", "shakespeare_test.h5"),
-    "RTE.zip": ("RTE/train.tsv", "RTE/dev.tsv"),
-    "SST-2.zip": ("SST-2/train.tsv", "SST-2/dev.tsv"),
-}
 
 
 def download(name: str, data_dir: Directory = None) -> pathlib.Path:
@@ -54,10 +48,9 @@ def download(name: str, data_dir: Directory = None) -> pathlib.Path:
     # identity: a server may compress the content again, which would change its SHA-256
     client = pooch.HTTPDownloader(headers={"Accept-Encoding": "identity"}, timeout=30)
     for file in [file for file in files.registry if file.startswith(PLACES[name])]:
-        unpack = pooch.Unzip if file.endswith(".zip") else pooch.Untar
-        members = _MEMBERS.get(pathlib.Path(file).name)
+        unpack = pooch.Unzip if file.endswith(".zip") else pooch.Untar if ".tar." in file else None
         try:
-            files.fetch(file, processor=members and unpack(members, extract_dir="."), downloader=client)
+            files.fetch(file, processor=unpack and unpack(extract_dir="."), downloader=client)
         except OSError as error:
             if error.errno is not None:  # of this machine, such as a full disk; those of `requests` have no number
                 raise

@@ -199,14 +199,8 @@ def test_the_tasks_of_glue_are_downloaded_and_unpacked(server, tmp_path):
     for name in ("glue_rte", "glue_mrpc", "glue_sst2"):
         afl.data.download(name, tmp_path)
     for task in tasks:
-        assert shown(tmp_path / "glue" / task) == ["dev.tsv", "train.tsv"]
+        assert shown(tmp_path / "glue" / task) == ["dev.tsv", "test.tsv", "train.tsv"]
         assert (tmp_path / "glue" / task / "train.tsv").read_text() == TSV
     mrpc = {half: (tmp_path / "glue" / "MRPC" / f"{half}.tsv").read_text().splitlines() for half in ("train", "dev")}
     assert mrpc["dev"] == [header, rows[1], rows[4]]
     assert mrpc["train"] == [header, rows[0], rows[2], rows[3], rows[5]]
-
-
-def test_no_download_is_offered_for_windows_of_leaf(server, tmp_path):
-    with pytest.raises(FileNotFoundError, match="dataset 'shakespeare, source leaf' was not found"):
-        afl.data.shakespeare(source="leaf", data_dir=tmp_path, download=True)
-    assert server.asked == []

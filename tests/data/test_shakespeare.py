@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.data import shakespeare
-from jaxafl.data.sources.shakespeare import VOCABULARY, encode
+from jaxafl.data import from_leaf, shakespeare
+from jaxafl.data.sources.shakespeare import VOCABULARY, encode, leaf_windows
 
 OPHELIA = "There's rosemary, that's for remembrance; pray, love, remember. "
 LEAR = "Howl, howl, howl, howl! O, you are men of stones: had I your tongues and eyes. "
@@ -125,32 +125,17 @@ def test_what_is_not_in_the_vocabulary_or_not_tested_is_counted(tmp_path):
     assert decode(federated.arrays["text"][:3]) == " aa"
 
 
-@pytest.mark.parametrize(
-    ("train", "test"), [("train/a.json", "test/a.json.gz"), ("leaf_train_9.json.gz", "leaf_test_9.json")]
-)
-def test_leaf_windows_are_used_as_they_are(tmp_path, train, test):
-    folder = tmp_path / "shakespeare"
+def test_windows_of_leaf_are_read_by_a_conversion(tmp_path):
     few, many = windows_of((OPHELIA * 2)[:85]), windows_of((LEAR * 2)[:100])
-    write_leaf(folder / train, {"FEW": few, "MANY": many, "NONE": []})
-    write_leaf(folder / test, {"FEW": many[:2], "MANY": few[:3], "NONE": []})
-    federated = shakespeare(data_dir=tmp_path)
-    assert federated.counts.tolist() == [len(many), len(few)]
-    for client, expected in enumerate((many, few)):
+    for half, users in (("train", {"MANY": many, "FEW": few, "NONE": []}), ("test", {"FEW": many[:2]})):
+        write_leaf(tmp_path / half / "a.json", users)
+    federated = from_leaf(tmp_path, convert=leaf_windows, num_classes=80)
+    assert federated.client_names.tolist() == ["FEW", "MANY"]
+    for client, expected in enumerate((few, many)):
         x, y = federated.fetch(federated.arrays, client, np.arange(len(expected)), None)
         assert x.dtype == y.dtype == jnp.int32
         assert as_windows(x, y) == expected
-    assert as_windows(federated.x_test, federated.y_test) == few[:3] + many[:2]
-    assert federated.description["split"] == "sample"
-    assert len(shakespeare(1, data_dir=tmp_path).y_test) == 3
-    assert as_windows(shakespeare(data_dir=tmp_path, test_samples=1).x_test, [[0]]) == [(few[0][0], "\n")]
-
-
-def test_roles_are_preferred_and_either_source_can_be_asked_for(roles):
-    folder, _ = roles
-    write_leaf(folder / "shakespeare" / "train" / "a.json", {"ONE": windows_of("a" * 90)})
-    write_leaf(folder / "shakespeare" / "test" / "a.json", {"ONE": windows_of("b" * 85)})
-    assert "roles" in shakespeare(data_dir=folder).description["source"]
-    assert shakespeare(data_dir=folder, source="leaf").counts.tolist() == [10]
+    assert as_windows(federated.x_test, federated.y_test) == many[:2]
 
 
 @pytest.mark.parametrize(
@@ -173,12 +158,12 @@ def test_damaged_lines_are_named(tmp_path, line):
         shakespeare(data_dir=tmp_path)
 
 
-@pytest.mark.parametrize("pair", [("a" * 79, "b"), ("a" * 80, "bc"), ([0.5, 1.0], 3)])
+@pytest.mark.parametrize("pair", [("a" * 80, "bc"), ([0.5, 1.0], 3)])
 def test_damaged_windows_of_leaf_are_named(tmp_path, pair):
     for half, pairs in (("train", [pair]), ("test", windows_of("b" * 85))):
-        write_leaf(tmp_path / "shakespeare" / half / "a.json", {"A": pairs})
+        write_leaf(tmp_path / half / "a.json", {"A": pairs})
     with pytest.raises(ValueError, match=r"a\.json is damaged: user 'A'"):
-        shakespeare(data_dir=tmp_path)
+        from_leaf(tmp_path, convert=leaf_windows)
 
 
 @pytest.mark.parametrize(
@@ -192,21 +177,16 @@ def test_damaged_windows_of_leaf_are_named(tmp_path, pair):
         ({"test_fraction": 0.0}, "test_fraction"),
         ({"test_fraction": 1.0}, "test_fraction"),
         ({"test_samples": 0}, "test_samples"),
-        ({"source": "tfds"}, "source"),
-        ({"source": "leaf", "min_characters": 500}, "min_characters"),
-        ({"source": "leaf", "test_fraction": 0.2}, "test_fraction"),
     ],
 )
 def test_invalid_options(roles, options, named):
-    for half in ("train", "test"):
-        write_leaf(roles[0] / "shakespeare" / half / "a.json", {"ONE": windows_of("a" * 90)})
     with pytest.raises(ValueError, match=named):
         shakespeare(**{"data_dir": roles[0], **options})
 
 
 @pytest.mark.data
 def test_the_real_roles(data_dir):
-    federated = shakespeare(data_dir=data_dir, source="roles", test_samples=None)
+    federated = shakespeare(data_dir=data_dir, test_samples=None)
     assert federated.num_clients == 621
     assert federated.description["roles_left_out"] == 1333 - 621
     assert federated.description["unknown_characters"] == 76
@@ -223,7 +203,6 @@ def test_the_real_roles(data_dir):
 
 @pytest.mark.data
 def test_the_real_leaf_json(data_dir):
-    federated = shakespeare(data_dir=data_dir, source="leaf", test_samples=None)
-    assert federated.counts.tolist() == [13790, 7528, 6099, 2895, 2533, 2483, 2340, 2146, 1353, 823]
-    assert federated.counts.sum() == 41_990 and len(federated.y_test) == 3_881
-    assert federated.description["unknown_characters"] == 0
+    federated = from_leaf(data_dir / "shakespeare", convert=leaf_windows, num_classes=80)
+    assert sorted(federated.counts) == [823, 1353, 2146, 2340, 2483, 2533, 2895, 6099, 7528, 13790]
+    assert len(federated.y_test) == 3_881

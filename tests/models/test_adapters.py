@@ -134,7 +134,6 @@ def test_names_options_and_losses_of_the_user() -> None:
         (lambda: from_nnx(lambda rngs: jnp.ones(3)), TypeError, "from_nnx"),
         (lambda: from_linen(nn.Dense(3), 3), ValueError, "loss"),
         (lambda: from_linen(nn.Dense(3), "hubert"), ValueError, "did you mean 'huber'"),
-        (lambda: from_linen(nn.Dense(3), frozen={"kernl": True}), ValueError, "'kernl'"),
         (lambda: from_linen(nn.Dense(3), frozen=lambda path: False), ValueError, "frozen selects none"),
         (lambda: from_linen(Hard(), training={"determinstic": False}), ValueError, "did you mean 'deterministic'"),
         (lambda: from_nnx(NnxNet, training={"determinstic": False}), ValueError, "did you mean 'deterministic'"),

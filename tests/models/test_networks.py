@@ -50,16 +50,9 @@ def mean_loss(params, model, state, batch):
 @pytest.mark.parametrize(
     ("make", "bad"),
     [
-        *((models.logistic, {"num_classes": value}) for value in (0, 2.5, "10", True)),
-        *(
-            (make, {"num_classes": 0})
-            for make in (models.cnn_small, models.cnn_over, models.cnn_defedavg, models.cnn_afl)
-        ),
-        *((models.mlp, {"hidden": value, "num_classes": 3}) for value in ((20, -1), (2.5,))),
-        *((models.cnn_asyncfeded, {"features": value, "num_classes": 3}) for value in ((32,), (32, 0))),
-        (models.cnn_asyncfeded, {"kernel": 0, "num_classes": 3}),
-        *((models.resnet20, option) for option in ({"width": 0}, {"groups": 0, "norm": "group"}, {"norm": "layer"})),
-        *((models.char_lstm, {name: 0}) for name in ("num_classes", "embedding", "hidden", "layers", "initialisation")),
+        (models.resnet20, {"norm": "layer"}),
+        (models.resnet18, {"norm": None}),
+        (models.char_lstm, {"initialisation": 0}),
     ],
 )
 def test_wrong_options(make, bad):

@@ -23,20 +23,11 @@ def largest(keys: Array, count: int) -> Array:
         higher = least | (jnp.ones((), keys.dtype) << (bits - 1 - position).astype(keys.dtype))
         return jnp.where(jnp.sum(keys >= higher, dtype=jnp.int32) >= count, higher, least)
 
-    def lowered(position: Array, end: Array) -> Array:
-        lower = end - (jnp.int32(1) << (places - 1 - position))
-        return jnp.where(jnp.sum(equal & (at < lower), dtype=jnp.int32) >= missing, lower, end)
-
     bits = 8 * keys.dtype.itemsize
     least = jax.lax.fori_loop(0, bits, raised, jnp.zeros((), keys.dtype))
     equal = keys == least
     missing = count - jnp.sum(keys > least, dtype=jnp.int32)
-    at = jnp.arange(len(keys))
-    places = len(keys).bit_length()
-    none = jnp.int32(2**places - 1)
-    is_tied = jnp.sum(equal, dtype=jnp.int32) > missing
-    end = jax.lax.cond(is_tied, lambda: jax.lax.fori_loop(0, places, lowered, none), lambda: none)
-    return (keys > least) | (equal & (at < end))
+    return (keys > least) | (equal & (jnp.cumsum(equal, dtype=jnp.int32) <= missing))
 
 
 class _Sparse(VectorUpload):

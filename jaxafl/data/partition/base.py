@@ -9,8 +9,6 @@ import numpy as np
 
 from jaxafl.options import Part, UserError, bounds_of, check_options, options_of
 
-_BLOCK = 1024  # clients whose classes are drawn together
-
 
 class Partition(Part):
     """Base class of partitions of pooled samples over clients; its options are its fields, checked on construction.
@@ -134,22 +132,9 @@ def deal(
     """
     remaining = counts
     quotas = np.zeros(mixes.shape, np.int32)
-    order = rng.permutation(len(sizes))
-    for served in np.array_split(order, -(-len(order) // _BLOCK)):
-        state = rng.bit_generator.state
-        available = remaining > 0
-        weights = np.where(available, mixes[served], 0.0)
-        totals = weights.sum(1, keepdims=True)
-        if (totals > 0).all():  # one draw for all, which equals single draws unless a class runs out
-            drawn = rng.multinomial(sizes[served], weights / totals)
-            left = remaining - drawn.sum(0)
-            if (left >= 0).all() and ((left > 0) == available).all():
-                quotas[served], remaining = drawn, left
-                continue
-            rng.bit_generator.state = state
-        for client in served:
-            quotas[client] = taken = _draw(int(sizes[client]), mixes[client], remaining, rng)
-            remaining = remaining - taken
+    for client in rng.permutation(len(sizes)):
+        quotas[client] = taken = _draw(int(sizes[client]), mixes[client], remaining, rng)
+        remaining = remaining - taken
     return take(labels, quotas, rng)
 
 

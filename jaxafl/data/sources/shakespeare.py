@@ -6,21 +6,19 @@ import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers
-from jaxafl.options import UserError, check_choice, check_number, check_whole, named
+from jaxafl.options import UserError, check_number, check_whole, named
 from jaxafl.readers.archive import damaged, read_text
 from jaxafl.readers.directory import Directory, data_directory, missing_dataset
 from jaxafl.readers.download import downloadable
-from jaxafl.readers.leaf import leaf_halves, read_examples, read_halves
+from jaxafl.readers.leaf import read_examples
 
 CONTEXT = 80
 """Number of characters before the predicted one."""
@@ -41,9 +39,8 @@ _CHARACTERS = Preprocessing(as_integers, None, "characters as integers")
 def shakespeare(
     clients: int | None = None,
     *,
-    source: Literal["auto", "roles", "leaf"] = "auto",
-    min_characters: int | None = None,
-    test_fraction: float | None = None,
+    min_characters: int = 1000,
+    test_fraction: float = 0.1,
     test_samples: int | None = 2000,
     data_dir: Directory = None,
     download: bool = False,
@@ -52,24 +49,22 @@ def shakespeare(
 
     The vocabulary is LEAF's, 80 characters. Any other character is read as a space, and `description` counts these.
     Clients are sorted by decreasing amount of text (then by name), so a smaller number of clients is always a prefix
-    of a larger one. There are two sources in `<data_dir>/shakespeare`:
+    of a larger one.
 
-    - `"roles"`, files `roles*.jsonl` or `roles*.jsonl.gz`, each line `{"play": ..., "role": ..., "lines": [...]}`.
-      Without these, `shakespeare_train.h5` and `shakespeare_test.h5` of TensorFlow Federated (LEAF's 715 roles), which
-      `download=True` gets. A role's text is its lines joined by newlines. Its first part is for training, the rest for
-      testing, and every
-      window of 81 characters within one of the parts is a sample. Windows are cut out of the text in the training step,
-      so memory is one byte per character.
-    - `"leaf"`, LEAF's json: `train/*.json` and `test/*.json`, or files in one folder with `train` and `test` in their
-      names, gzipped (`*.gz`) or not. Windows and their split are LEAF's, 80 bytes each. If LEAF split by user, all test
-      samples are used. Unknown characters are counted once per window.
+    The text is read from the files `roles*.jsonl` or `roles*.jsonl.gz` in `<data_dir>/shakespeare`, each line
+    `{"play": ..., "role": ..., "lines": [...]}`. Without these, it is read from `shakespeare_train.h5` and
+    `shakespeare_test.h5` of TensorFlow Federated (LEAF's 715 roles), which `download=True` gets. A role's text is its
+    lines joined by newlines. Its first part is for training, the rest for testing, and every window of 81 characters
+    within one of the parts is a sample. Windows are cut out of the text in the training step, so memory is one byte per
+    character.
+
+    LEAF's own windows and their split are read from its json by
+    `from_leaf(folder, convert=jaxafl.data.sources.shakespeare.leaf_windows, num_classes=80)`.
 
     Args:
         clients: number of roles; by default all.
-        source: one of the two sources; `"auto"` takes roles if any file exists.
-        min_characters: for `"roles"`: leave out roles with less text. The default 1000 keeps at least 20 test windows
-            per role.
-        test_fraction: for `"roles"`: share of every role's text held out, from its end; 0.1 by default.
+        min_characters: leave out roles with less text. The default 1000 keeps at least 20 test windows per role.
+        test_fraction: share of every role's text held out, from its end.
         test_samples: number of windows of the test set, evenly spaced over all test windows in use, to limit the time
             of an evaluation (2000 windows measure an accuracy to about 1 point). `None` keeps all, some hundred
             thousand for all roles.
@@ -80,34 +75,59 @@ def shakespeare(
         The federated dataset: x int32 `[B, 80]` and y int32 `[B]` in [0, 80).
 
     Raises:
-        FileNotFoundError: no file of the source exists.
-        ValueError: an option is out of range or belongs to the other source, a file is damaged or lacks keys, only some
-            of the users in LEAF's test files have training samples, or there are fewer roles than `clients`.
+        FileNotFoundError: no file exists.
+        ValueError: an option is out of range, a file is damaged or lacks keys, or there are fewer roles than `clients`.
 
     References:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018.
     """
-    check_choice(_NAME, "source", source, ("auto", "roles", "leaf"))
     clients = None if clients is None else check_whole(_NAME, "clients", clients)
     test_samples = None if test_samples is None else check_whole(_NAME, "test_samples", test_samples)
+    check_number(_NAME, "test_fraction", test_fraction, above=0, below=1)
+    needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))  # one training window and the next character
+    check_whole(_NAME, "min_characters", min_characters, least=needed)
     folder = data_directory(data_dir) / _NAME
-    if source != "leaf" and (files := _role_files(folder)):
-        minimum = 1000 if min_characters is None else min_characters
-        fraction = 0.1 if test_fraction is None else test_fraction
-        return _from_roles(files, clients, minimum, fraction, test_samples)
-    train, test = leaf_halves(_NAME, folder) if source != "roles" else ([], [])
-    if not train:
-        ways = [
-            f"Put roles.jsonl or roles.jsonl.gz into {folder}. {_ADVICE}",
-            "Run LEAF's own preprocessing (github.com/TalwalkarLab/leaf, data/shakespeare: preprocess.sh -s niid "
-            f"--sf 1.0 -k 0 -t sample -tf 0.9) and put its data/train and data/test into {folder}.",
-        ]
-        missing = missing_dataset(f"{_NAME}, source {source}", [folder, folder / "train", folder / "test"], ways)
-        raise FileNotFoundError(*missing.args) if source == "leaf" else missing  # no download has LEAF's windows
-    if min_characters is not None or test_fraction is not None:
-        raise UserError(f"{_NAME}: min_characters and test_fraction are for text of roles; LEAF's json is cut already")
-    return _from_leaf(train, test, clients, test_samples)
+    files = _role_files(folder)
+    if not files:
+        raise missing_dataset(_NAME, [folder], [f"Put roles.jsonl or roles.jsonl.gz into {folder}. {_ADVICE}"])
+    every = _read_roles(files)
+    roles = [role for role, text in every.items() if len(text) >= min_characters]
+    texts = [every[role] for role in roles]
+    if len(texts) < (clients or 1):
+        raise UserError(
+            f"{_NAME}: {clients or 'all'} clients asked for, but there are {len(texts)} roles with at least "
+            f"{min_characters} characters"
+        )
+    tokens, unknown = zip(*map(encode, texts[:clients]), strict=True)
+    lengths = np.array([len(text) for text in tokens], np.int64)
+    held_out = np.floor(test_fraction * lengths).astype(np.int64)
+    start = np.cumsum(lengths) - lengths
+    text = np.concatenate(tokens)
+    windows = np.maximum(held_out - CONTEXT, 0)
+    begin = _test_windows(start + lengths - held_out, windows, test_samples)
+    test = np.lib.stride_tricks.sliding_window_view(text, CONTEXT + 1)[begin]
+    counts = lengths - held_out - CONTEXT
+    arrays = {"text": text, "start": start.astype(np.int32)}
+    x_test, y_test = test[:, :CONTEXT], test[:, CONTEXT].astype(np.int32)
+    said = {
+        "dataset": _NAME,
+        "source": f"roles ({', '.join(path.name for path in files)})",
+        "min_characters": min_characters,
+        "roles_left_out": len(every) - len(texts),
+        "test_fraction": test_fraction,
+        "characters": len(text),
+        "unknown_characters": sum(unknown),
+        "clients_without_test": int(np.sum(windows == 0)),
+        "test_windows": int(windows.sum()),
+        "test_samples": len(begin),
+        "preprocessing": _CHARACTERS.description,
+        **by_user(clients).description,
+    }
+    return FederatedData(
+        *(_NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES),
+        client_names=np.array([f"{play}: {role}".removeprefix(": ") for play, role in roles[:clients]]),
+    )
 
 
 def gather_windows(
@@ -129,98 +149,32 @@ def gather_windows(
     return windows[:, :CONTEXT], windows[:, CONTEXT].astype(jnp.int32)
 
 
-def _from_roles(
-    files: list[pathlib.Path], clients: int | None, min_characters: int, test_fraction: float, test_samples: int | None
-) -> FederatedData:
-    check_number(_NAME, "test_fraction", test_fraction, above=0, below=1)
-    needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))  # one training window and the next character
-    check_whole(_NAME, "min_characters", min_characters, least=needed)
-    every = _read_roles(files)
-    roles = [role for role, text in every.items() if len(text) >= min_characters]
-    texts = [every[role] for role in roles]
-    _check_clients(clients, len(texts), f"roles with at least {min_characters} characters")
-    tokens, unknown = zip(*map(encode, texts[:clients]), strict=True)
-    lengths = np.array([len(text) for text in tokens], np.int64)
-    held_out = np.floor(test_fraction * lengths).astype(np.int64)
-    start = np.cumsum(lengths) - lengths
-    text = np.concatenate(tokens)
-    windows = np.maximum(held_out - CONTEXT, 0)
-    if not windows.any():
-        raise UserError(
-            f"{_NAME}: test_fraction={test_fraction:g} leaves no role {CONTEXT + 1} characters. Use a larger one"
-        )
-    chosen = _evenly_spaced(int(windows.sum()), test_samples)
-    role = np.searchsorted(np.cumsum(windows), chosen, side="right")
-    begin = (start + lengths - held_out)[role] + chosen - (np.cumsum(windows) - windows)[role]
-    test = np.lib.stride_tricks.sliding_window_view(text, CONTEXT + 1)[begin]
-    counts = lengths - held_out - CONTEXT
-    arrays = {"text": text, "start": start.astype(np.int32)}
-    x_test, y_test = test[:, :CONTEXT], test[:, CONTEXT].astype(np.int32)
-    said = {
-        "dataset": _NAME,
-        "source": f"roles ({', '.join(path.name for path in files)})",
-        "min_characters": min_characters,
-        "roles_left_out": len(every) - len(texts),
-        "test_fraction": test_fraction,
-        "characters": len(text),
-        "unknown_characters": sum(unknown),
-        "clients_without_test": int(np.sum(windows == 0)),
-        "test_windows": int(windows.sum()),
-        "test_samples": len(chosen),
-        "preprocessing": _CHARACTERS.description,
-        **by_user(clients).description,
-    }
-    return FederatedData(
-        *(_NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES),
-        client_names=np.array([f"{play}: {role}".removeprefix(": ") for play, role in roles[:clients]]),
-    )
+def _test_windows(start: np.ndarray, windows: np.ndarray, wanted: int | None) -> np.ndarray:
+    """Returns the offsets of at most `wanted` test windows, evenly spaced over all up to rounding; `None` takes all.
 
-
-def _from_leaf(
-    train_files: list[pathlib.Path], test_files: list[pathlib.Path], clients: int | None, test_samples: int | None
-) -> FederatedData:
-    train, test, split = read_halves(_NAME, train_files, test_files, _user_windows)
-    users = sorted(train, key=lambda user: (-len(train[user][0]), user))
-    _check_clients(clients, len(users), f"users with samples in {train_files[0].parent}")
-    users = users[:clients]
-    by_sample = split == "sample"
-    tested = [user for user in (users if by_sample else test) if user in test]
-    pool = np.concatenate([np.zeros((0, CONTEXT + 1), np.uint8), *(test[user][0] for user in tested)])
-    chosen = pool[_evenly_spaced(len(pool), test_samples)]
-    samples = np.concatenate([train[user][0] for user in users])
-    client = np.repeat(np.arange(len(users)), [len(train[user][0]) for user in users])
-    source: Source = {
-        "source": "LEAF json",
-        "files": len(train_files) + len(test_files),
-        "split": split,
-        "unknown_characters": sum(int(unknown[0]) for half in (train, test) for _, unknown in half.values()),
-        "clients_without_test": len(users) - len(tested) if by_sample else 0,
-        "test_windows": len(pool),
-        "test_samples": len(chosen),
-    }
-    (x, y), (x_test, y_test) = ((windows[:, :CONTEXT], windows[:, CONTEXT]) for windows in (samples, chosen))
-    dataset = Dataset(_NAME, x, y, x_test, y_test, _CLASSES, _CHARACTERS, client, source, _REFERENCES, np.array(users))
-    return dataset.partition(by_user())
-
-
-def _user_windows(x: list[Any], y: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns windows uint8 `[n, 81]`, with the predicted character last, and int64 `[1]`, the unknown characters."""
-    wrong = [pair for pair in zip(x, y, strict=True) if (len(pair[0]), len(pair[1])) != (CONTEXT, 1)]
-    if wrong:
-        raise ValueError(f"{len(wrong)} samples are not {CONTEXT} characters and the next, such as {wrong[0]!r:.100}")
-    tokens, unknown = encode("".join(part for pair in zip(x, y, strict=True) for part in pair))
-    return tokens.reshape(-1, CONTEXT + 1), np.array([unknown])
-
-
-def _check_clients(clients: int | None, available: int, what: str) -> None:
-    if available < (clients or 1):
-        raise UserError(f"{_NAME}: {clients or 'all'} clients asked for, but there are {available} {what}")
-
-
-def _evenly_spaced(total: int, wanted: int | None) -> np.ndarray:
-    """Returns at most `wanted` of the numbers 0..total-1, evenly spaced up to rounding; `None` returns all."""
+    Args:
+        start: int64 `[N]`, offset of each client's held-out text.
+        windows: int64 `[N]`, number of windows in it.
+        wanted: largest number of windows of the test set.
+    """
+    total = int(windows.sum())
+    if not total:
+        raise UserError(f"{_NAME}: test_fraction leaves no role {CONTEXT + 1} characters for testing. Use a larger one")
     number = total if wanted is None else min(wanted, total)
-    return np.arange(number, dtype=np.int64) * total // number
+    chosen = np.arange(number, dtype=np.int64) * total // number
+    ends = np.cumsum(windows)
+    role = np.searchsorted(ends, chosen, side="right")
+    return start[role] + chosen - (ends - windows)[role]
+
+
+def leaf_windows(x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Converts windows of LEAF's json, texts of 80 characters and the characters after them, for `from_leaf`.
+
+    Returns:
+        Tokens int32 `[n, 80]` and int32 `[n]`, as of `encode`.
+    """
+    windows, following = (np.array([encode(text)[0] for text in texts], np.int32) for texts in (x, y))
+    return windows, following.reshape(len(y))
 
 
 def encode(text: str) -> tuple[np.ndarray, int]:

@@ -8,11 +8,10 @@ from jaxafl.models.convolution import Conv
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.dense import Dense
-from jaxafl.models.networks.options import checked
-from jaxafl.options import UserError, check_whole
+from jaxafl.options import named
 
 
-@checked
+@named
 def cnn_small(num_classes: int = 10) -> Model:
     """Builds two 5×5 convolutions of 10 and 20 channels with max-pooling, then dense layers of 50 and `num_classes`.
 
@@ -23,16 +22,12 @@ def cnn_small(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
-    network = TwoConvolutions(num_classes, (10, 20), 50, True)
+    network = TwoConvolutions(num_classes, (10, 20), hidden=50)
     return from_linen(network, name="cnn_small", references=("hao2025",))
 
 
-@checked
+@named
 def cnn_over(num_classes: int = 10) -> Model:
     """Builds an over-parameterised `cnn_small` with ten times the channels: 5×5 convolutions of 100 and 200.
 
@@ -44,16 +39,12 @@ def cnn_over(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
-    network = TwoConvolutions(num_classes, (100, 200), 50, False)
+    network = TwoConvolutions(num_classes, (100, 200), hidden=50, second_bias=False)
     return from_linen(network, name="cnn_over", references=("hao2025",))
 
 
-@checked
+@named
 def cnn_defedavg(num_classes: int = 10) -> Model:
     """Builds the network of DeFedAvg: `cnn_small` with 32 and 64 channels and a dense layer of 512.
 
@@ -64,16 +55,12 @@ def cnn_defedavg(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 16×16 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
-    network = TwoConvolutions(num_classes, (32, 64), 512, True)
+    network = TwoConvolutions(num_classes, (32, 64), hidden=512)
     return from_linen(network, name="cnn_defedavg", references=("wang2024defedavg",))
 
 
-@checked
+@named
 def cnn_afl(num_classes: int = 10) -> Model:
     """Builds AFL's network for MNIST: three 3×3 convolutions of 32 channels, the mean over the image, a dense layer.
 
@@ -86,15 +73,11 @@ def cnn_afl(num_classes: int = 10) -> Model:
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 3×3 pixels, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
     return from_linen(CNNAFL(num_classes), name="cnn_afl", references=("afl2025",))
 
 
-@checked
+@named
 def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kernel: int = 3) -> Model:
     """Builds the network of AsyncFedED on FEMNIST: two convolutions, one max-pool, one dense layer.
 
@@ -110,40 +93,40 @@ def cnn_asyncfeded(num_classes: int, features: tuple[int, int] = (32, 64), kerne
 
     Returns:
         The model; inputs [B, H, W, C] float of at least 2 `kernel` pixels each way, labels [B] integers.
-
-    Raises:
-        ValueError: a number is below 1, or `features` does not have two entries.
-        TypeError: a number is not a whole number.
     """
-    if len(features) != 2:
-        raise UserError(f"cnn_asyncfeded: features={features} is invalid; expected two numbers, such as (32, 64)")
-    widths = tuple(check_whole("cnn_asyncfeded", "features", width) for width in features)
-    network = CNNAsyncFedED(num_classes, widths, kernel)
+    network = TwoConvolutions(num_classes, tuple(features), kernel, first_pool=False)
     return from_linen(network, name="cnn_asyncfeded", references=("wang2022asyncfeded",))
 
 
 class TwoConvolutions(nn.Module):
-    """Conv 5×5 - pool - ReLU - conv 5×5 - pool - ReLU - dense - ReLU - dense, convolutions without padding.
+    """Conv - pool - ReLU - conv - pool - ReLU - dense - ReLU - dense, convolutions without padding.
 
     ReLU follows the pool, for equal values at a quarter of the cost.
 
     Attributes:
         num_classes: outputs.
         features: channels of the two convolutions.
-        hidden: width of the first dense layer.
+        kernel: side of the square kernels, in pixels.
+        hidden: width of the first dense layer; `None` leaves it out.
+        first_pool: False leaves out the pool after the first convolution.
         second_bias: True if the second convolution has a bias.
     """
 
     num_classes: int
-    features: tuple[int, int]
-    hidden: int
-    second_bias: bool
+    features: tuple[int, ...]
+    kernel: int = 5
+    hidden: int | None = None
+    first_pool: bool = True
+    second_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        for channels, bias in zip(self.features, (True, self.second_bias), strict=True):
-            x = nn.relu(Conv(channels, (5, 5), use_bias=bias, pool=True)(x))
-        x = nn.relu(Dense(self.hidden)(x.reshape(len(x), -1)))
+        first, second = self.features
+        side = (self.kernel, self.kernel)
+        x = nn.relu(Conv(first, side, pool=self.first_pool)(x))
+        x = nn.relu(Conv(second, side, use_bias=self.second_bias, pool=True)(x)).reshape(len(x), -1)
+        if self.hidden is not None:
+            x = nn.relu(Dense(self.hidden)(x))
         return Dense(self.num_classes)(x)
 
 
@@ -158,17 +141,3 @@ class CNNAFL(nn.Module):
         for _ in range(3):
             x = nn.relu(Conv(32, padding="SAME", kernel_init=xavier)(x))
         return Dense(self.num_classes, kernel_init=xavier)(x.mean((1, 2)))
-
-
-class CNNAsyncFedED(nn.Module):
-    """Conv - ReLU - conv - ReLU - max-pool - dense, ReLU after the pool."""
-
-    num_classes: int
-    features: tuple[int, ...]
-    kernel: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        for channels, pool in zip(self.features, (False, True), strict=True):
-            x = nn.relu(Conv(channels, (self.kernel, self.kernel), pool=pool)(x))
-        return Dense(self.num_classes)(x.reshape(len(x), -1))

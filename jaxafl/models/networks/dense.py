@@ -13,8 +13,7 @@ from jax import lax
 
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
-from jaxafl.models.networks.options import checked
-from jaxafl.options import check_whole
+from jaxafl.options import named
 
 _THIN, _WIDE = 20, 2**18  # examples of a batch, numbers of a kernel
 
@@ -65,7 +64,7 @@ Dense = partial(nn.Dense, dot_general=thin_product)
 """`flax.linen.Dense`, y = x W + b, with equal parameters and names, computed by `thin_product`."""
 
 
-@checked
+@named
 def logistic(num_classes: int) -> Model:
     """Builds multinomial logistic regression: one dense layer on the flattened input, (d + 1)·C parameters.
 
@@ -77,15 +76,11 @@ def logistic(num_classes: int) -> Model:
 
     Returns:
         The model; inputs [B, ...] float, labels [B] integers.
-
-    Raises:
-        ValueError: `num_classes` is below 1.
-        TypeError: `num_classes` is not a whole number.
     """
-    return from_linen(Logistic(num_classes), name="logistic")
+    return from_linen(MLP(num_classes, ()), name="logistic")
 
 
-@checked
+@named
 def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
     """Builds dense layers with ReLU between them, on the flattened input; three dense layers by default.
 
@@ -99,22 +94,8 @@ def mlp(num_classes: int, hidden: Sequence[int] = (200, 200)) -> Model:
 
     Returns:
         The model; inputs [B, ...] float, labels [B] integers.
-
-    Raises:
-        ValueError: `hidden` is not a list of widths, a width or `num_classes` is below 1.
-        TypeError: a width or `num_classes` is not a whole number.
     """
-    return from_linen(MLP(num_classes, tuple(check_whole("mlp", "hidden", width) for width in hidden)), name="mlp")
-
-
-class Logistic(nn.Module):
-    """Logits = flatten(x) W + b."""
-
-    num_classes: int
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        return Dense(self.num_classes)(x.reshape(len(x), -1))
+    return from_linen(MLP(num_classes, tuple(hidden)), name="mlp")
 
 
 class MLP(nn.Module):

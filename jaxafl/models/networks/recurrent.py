@@ -14,10 +14,10 @@ from flax import linen as nn
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.dense import Dense
-from jaxafl.models.networks.options import checked
+from jaxafl.options import check_choice, named
 
 
-@checked
+@named
 def char_lstm(
     num_classes: int = 80,
     embedding: int = 8,
@@ -45,13 +45,13 @@ def char_lstm(
         [0, `num_classes`). A character outside this range gives a loss of NaN.
 
     Raises:
-        ValueError: a number is below 1, or `initialisation` has another value.
-        TypeError: a number is not a whole number.
+        ValueError: `initialisation` has another value.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; McMahan et al.,
         "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
     """
+    check_choice("char_lstm", "initialisation", initialisation, ("leaf", "torch"))
     network = CharLSTM(num_classes, embedding, hidden, layers, initialisation)
     return from_linen(network, name="char_lstm", references=("caldas2018",))
 

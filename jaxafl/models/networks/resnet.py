@@ -11,13 +11,13 @@ from jaxafl.models.convolution import Conv
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.dense import Dense
-from jaxafl.models.networks.options import checked
 from jaxafl.models.normalisation import BatchNorm
+from jaxafl.options import check_choice, named
 
 Norm: TypeAlias = Literal["batch", "group"]
 
 
-@checked
+@named
 def resnet20(num_classes: int = 10, norm: Norm = "batch", width: int = 16, groups: int = 2) -> Model:
     """Builds ResNet-20 of the CIFAR-10 experiments of He et al.: 3 stages of 3 blocks, of 16, 32 and 64 channels.
 
@@ -37,18 +37,17 @@ def resnet20(num_classes: int = 10, norm: Norm = "batch", width: int = 16, group
         The model; inputs [B, H, W, C] float of at least 4×4 pixels, labels [B] integers.
 
     Raises:
-        ValueError: an option is invalid.
+        ValueError: `norm` has another value.
 
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2. Initialisation:
         He et al., "Delving Deep into Rectifiers", ICCV 2015. Groups: Reddi et al., "Adaptive Federated Optimization",
         ICLR 2021; Hsieh et al., "The Non-IID Data Quagmire of Decentralized Machine Learning", ICML 2020.
     """
-    network = ResNet(num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups)
-    return from_linen(network, name="resnet20", references=("he2016",))
+    return _residual("resnet20", num_classes, (width, 2 * width, 4 * width), 3, "pad", norm, groups)
 
 
-@checked
+@named
 def resnet18(num_classes: int = 10, norm: Norm = "batch", width: int = 64, groups: int = 2) -> Model:
     """Builds ResNet-18 for CIFAR: 4 stages of 2 basic blocks, of 64, 128, 256 and 512 channels.
 
@@ -67,14 +66,21 @@ def resnet18(num_classes: int = 10, norm: Norm = "batch", width: int = 64, group
         The model; inputs [B, H, W, C] float of at least 8×8 pixels, labels [B] integers.
 
     Raises:
-        ValueError: an option is invalid.
+        ValueError: `norm` has another value.
 
     References:
         He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition", CVPR 2016; see `resnet20`.
     """
     widths = (width, 2 * width, 4 * width, 8 * width)
-    network = ResNet(num_classes, widths, 2, "project", norm, groups)
-    return from_linen(network, name="resnet18", references=("he2016",))
+    return _residual("resnet18", num_classes, widths, 2, "project", norm, groups)
+
+
+def _residual(
+    name: str, num_classes: int, widths: tuple[int, ...], blocks: int, shortcut: str, norm: Norm, groups: int
+) -> Model:
+    check_choice(name, "norm", norm, ("batch", "group"))
+    network = ResNet(num_classes, widths, blocks, shortcut, norm, groups)
+    return from_linen(network, name=name, references=("he2016",))
 
 
 class ResNet(nn.Module):
