@@ -70,7 +70,7 @@ def outlook(
     execution = executions[0]
     threads = DeviceExecutor(chosen[:1], concurrent)
     held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
-    end, done, taken, pace = min(one.row_of(work.every) for one in executions), 0, 0.0, 0.0
+    end, done, taken, pace = work.every, 0, 0.0, 0.0
     while done < end and taken < _LONG_ENOUGH:
         until = min(2 * done + 1, end)
         begun = time.perf_counter()
@@ -87,5 +87,5 @@ def outlook(
         devices=count,
         bytes=held,
         compile_seconds=execution.compile_seconds,
-        seconds=pace * execution.row_of(server_steps) * len(batches) / count,
+        seconds=pace * server_steps * len(batches) / count,
     )
