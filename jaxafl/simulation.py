@@ -21,7 +21,7 @@ from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.progress import Reporter, reporter_of
-from jaxafl.client import Client, Traffic, traffic, turns_of
+from jaxafl.client import Client, Traffic, traffic
 from jaxafl.client.attack import Attack
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.live import Live
@@ -32,16 +32,15 @@ from jaxafl.data.test_sets import like_samples
 from jaxafl.device import as_arrays, devices_of, on_host
 from jaxafl.engine.check import EVAL_EVERY, Parts, check_simulation, evaluation_interval, mechanism_of
 from jaxafl.engine.devices import mesh_of, put_data
-from jaxafl.engine.diagnostics import check_diagnostics
-from jaxafl.engine.evaluate import BATCH
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.plan import Origin, Plan
 from jaxafl.engine.planned import Planned, plan_of
-from jaxafl.engine.problem import Hyperparameters, Observe, Problem, Recording, Speed
+from jaxafl.engine.problem import BATCH, Hyperparameters, Observe, Problem, Recording, Speed
 from jaxafl.engine.recorded import check_metrics, evaluated
 from jaxafl.engine.replying import Replying
 from jaxafl.engine.state import shapes_of_model
+from jaxafl.engine.step import check_diagnostics
 from jaxafl.engine.stepping import Stepwise
 from jaxafl.models.model import Model, Precision
 from jaxafl.options import Summarised, UserError, all_named, did_you_mean, shown
@@ -101,7 +100,7 @@ class Simulation(Stepwise, Summarised):
 
     def check(self) -> None:
         """Raises `ValueError` or `TypeError` for anything that cannot work; `schedule` and `run` call it first."""
-        check_simulation(self.parts())
+        check_simulation(Parts(**self.summary() | {"clock": self.clock_of_run()}))
 
     @property
     def clock_sees_training(self) -> str:
@@ -141,7 +140,7 @@ class Simulation(Stepwise, Summarised):
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
         """Returns the plan that `run` executes with these options: segments, and slots of versions and updates."""
-        return plan_of(self.schedule(server_steps, seed), self.server, lanes, in_turn=turns_of(self.client))
+        return plan_of(self.schedule(server_steps, seed), self.problem(seed), lanes)
 
     def run(
         self,
@@ -308,10 +307,6 @@ class Simulation(Stepwise, Summarised):
     def citation(self) -> str:
         """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
         return citation(*self.summary().values())
-
-    def parts(self) -> Parts:
-        """Returns the parts as a run has them, for the checks."""
-        return Parts(**self.summary() | {"clock": self.clock_of_run()})
 
     def attack_of_run(self, seed: int) -> Attack | None:
         """Returns the attack with the attackers that a seed draws."""

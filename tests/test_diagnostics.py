@@ -75,7 +75,7 @@ def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
     ],
 )
 def test_invalid_input_raises_an_explanation(names: str, server: object, words: str) -> None:
-    from jaxafl.engine.diagnostics import check_diagnostics
+    from jaxafl.engine.step import check_diagnostics
 
     with pytest.raises(ValueError, match=words):
         check_diagnostics(names, server)

@@ -13,7 +13,7 @@ import pytest
 from flax import linen, nnx
 
 import jaxafl as afl
-from jaxafl.engine import evaluator
+from jaxafl.engine import evaluate
 from jaxafl.models import Metric, confusion_matrix
 from jaxafl.options import UserError
 from tests.callbacks.conftest import Boom, assert_same
@@ -47,7 +47,7 @@ def simulation(model: Any = None, validation: bool = True) -> afl.Simulation:
 
 
 def test_a_mean_computed_from_outputs_is_the_metric_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluator, "BATCH", 7)  # which divides no set
+    monkeypatch.setattr(evaluate, "BATCH", 7)  # which divides no set
     sim = simulation()
     names = ("average", "per_client")
     result = sim.run(STEPS, eval_every=EVERY, metrics={"right": right}, diagnostics=names)

@@ -121,7 +121,7 @@ class Checkpoint:
         return self.origin
 
     def begin(self, execution: Execution, progress: Progress) -> None:
-        self.last = time.monotonic(), progress.row
+        self.last = time.monotonic(), progress.step
         if self.saved is None:
             return
         about, arrays = self.saved.about, self.saved.arrays
@@ -138,31 +138,27 @@ class Checkpoint:
         found = unflattened(state, "state", arrays, check=not longer)
         restored = self._extended(state, found, about) if longer else found
         execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), restored, state)
-        forms = {"records": (piece := execution.empty_piece())._replace(taken=None), "pieces": piece}
-        progress.row = about["place"]
+        progress.step = about["place"]
         progress.eval_step = list(about["eval_step"])
         progress.stops = [tuple(stop) if stop else None for stop in about["stops"]]
         names = sorted(name.partition("/")[2] for name in arrays if name.startswith("evaluations/"))
         progress.evaluations = [
             {name: arrays[f"evaluations/{name}"][number] for name in names} for number in range(len(progress.eval_step))
         ]
-        progress.records, progress.pieces = (
-            [unflattened(form, name, arrays, check=False)] if name in about["parts"] else []
-            for name, form in forms.items()
-        )
         every = self.identity["run"]["eval_every"]
         shorter = progress.eval_step[-1] % every and progress.eval_step[-1] < self.server_steps
         if shorter and not over(execution, progress):  # the shorter run's last evaluation is none of this run's
             progress.eval_step.pop()
             progress.evaluations.pop()
-            split = progress.eval_step[-1]
-            whole = progress.records.pop()
-            progress.records = [jax.tree.map(lambda leaf: leaf[:, :split], whole)] if split else []
-            progress.pieces = [jax.tree.map(lambda leaf: leaf[:, split:], whole)]
+        if progress.step:
+            whole = unflattened(execution.advance(0, 0), "records", arrays, check=False)
+            evaluated = progress.eval_step[-1]
+            progress.records = [jax.tree.map(lambda leaf: leaf[:, :evaluated], whole)] if evaluated else []
+            progress.pieces = [jax.tree.map(lambda leaf: leaf[:, evaluated:], whole)]
         self.saved = None
         ended = progress.eval_step and progress.eval_step[-1] >= self.server_steps
         words = "nothing left to do" if ended else "going on"
-        log_info(f"{words} after {execution.step_of(progress.row)} server steps, from {self.folder}")
+        log_info(f"{words} after {progress.step} server steps, from {self.folder}")
 
     def _extended(self, state: State, found: State, about: dict[str, Any]) -> State:
         """Returns the state of an extended run, whose ring holds the versions that the shorter run kept."""
@@ -180,11 +176,11 @@ class Checkpoint:
     # ---- saving
 
     def piece(self, execution: Execution, progress: Progress) -> None:
-        since, row = self.last
+        since, step = self.last
         if self.steps is None:
             due = time.monotonic() - since >= (self.interval or 0)
         else:
-            due = execution.step_of(progress.row) // self.steps > execution.step_of(row) // self.steps
+            due = progress.step // self.steps > step // self.steps
         if due:
             self.save(execution, progress)
 
@@ -192,7 +188,7 @@ class Checkpoint:
         if progress.eval_step[-1] == self.server_steps or over(execution, progress):
             if self.places is None:
                 self.save(execution, progress)
-        elif progress.row > self.last[1]:
+        elif progress.step > self.last[1]:
             self.piece(execution, progress)
 
     def save(self, execution: Execution, progress: Progress) -> None:
@@ -203,31 +199,28 @@ class Checkpoint:
         parts["evaluations"] = {
             name: np.stack([one[name] for one in progress.evaluations]) for name in (progress.evaluations or [{}])[0]
         }
-        if progress.records:
-            parts["records"] = execution.joined(progress.records)
-        if progress.pieces:
-            parts["pieces"] = execution.joined(progress.pieces)
+        if progress.step:
+            parts["records"] = execution.joined([*progress.records, *progress.pieces])
         kept = execution.window.plan.kept if isinstance(execution, Planned) else None
         origin = execution.window.plan.origin if isinstance(execution, Planned) else ORIGIN
         about = {
-            "place": progress.row,
+            "place": progress.step,
             "places": self.places,
-            "made": execution.step_of(progress.row),
+            "made": progress.step,
             "server_steps": self.server_steps,
             "eval_step": list(progress.eval_step),
             "stops": list(progress.stops),
             "until": self.until,
-            "parts": sorted(parts),
             "origin": [origin.step, sorted(origin.slots.items())],
             "kept": None if kept is None else sorted(kept.items()),
             "plan": _plan_digest(execution),
             "identity": self.identity,
             "changed": self.changed,
             "over": over(execution, progress),
-            "lanes": execution.lanes,
+            "lanes": execution.shapes.lanes,
             "chunk": execution.shapes.chunk,
         }
-        self.last = time.monotonic(), progress.row
+        self.last = time.monotonic(), progress.step
         self.writing = self.writer.submit(self._write, parts, about)
         self.held = time.monotonic() - begun
 

@@ -68,7 +68,7 @@ class ProgressHook:
     def piece(self, execution: Execution, progress: Progress) -> None:
         report = getattr(self.reporter, "piece", None)
         if report is not None and time.perf_counter() - self.reported > _PIECES:
-            report(*self._so_far(execution, execution.step_of(progress.row)))
+            report(*self._so_far(execution, progress.step))
 
     def chunk(self, execution: Execution, progress: Progress) -> None:
         if done := progress.eval_step[-1]:
@@ -172,7 +172,7 @@ class Hook:
 
     def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
         if self.interrupts.noticed:
-            where = f"after {execution.step_of(progress.row)} server steps"
+            where = f"after {progress.step} server steps"
             if self.checkpoint:
                 self.checkpoint.save(execution, progress)
                 saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"

@@ -16,7 +16,6 @@ from jaxafl.clock.fleet import ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.privacy import Mechanism, largest_epsilon
 from jaxafl.clock.schedule import Schedule, joined
-from jaxafl.engine.check import check_schedules
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import UNBOUNDED
 from jaxafl.options import UserError, check_number, check_whole, shown
@@ -145,8 +144,6 @@ class Limited:
             steps, why = found.ahead(simulation.live(seed), mechanism)
         if steps == UNBOUNDED:
             why = f"{UNBOUNDED:,} server steps are over, and no limit was reached"
-        else:
-            check_schedules(simulation.server, steps)
         return dataclasses.replace(found, server_steps=steps, why=why)
 
     def without_training(self, owner: str) -> int:

@@ -40,11 +40,11 @@ from jaxafl.data.stored import stored_targets
 from jaxafl.device import as_arrays, check_memory, shapes_of
 from jaxafl.device.keys import seed_key, unpack
 from jaxafl.device.user_code import like_given, traced_method
-from jaxafl.engine.problem import Problem, Program, Shapes
+from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import remember_metrics
 from jaxafl.engine.state import example_batch, first_state, initial, shapes_of_model
 from jaxafl.models.model import Batch, Model, recorded_classes
-from jaxafl.options import UserError, bounds_of, check_number, check_options, check_whole
+from jaxafl.options import UserError, check_options, check_whole
 from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Arrivals, Server, unfit
 from jaxafl.server.fedopt import OptaxServer
@@ -107,9 +107,9 @@ class Parts:
         return self.noise[0] is None and not self.server.needs.client_rows
 
     @property
-    def takes_mean(self) -> bool:
-        """True if the server steps by a weighted mean or an aggregate."""
-        return isinstance(self.server, OptaxServer)
+    def means_planned(self) -> bool:
+        """True if noise is planned, and the server steps by a weighted mean or an aggregate."""
+        return self.is_planned and isinstance(self.server, OptaxServer)
 
     @functools.cached_property
     def prepared_server(self) -> Any:
@@ -248,16 +248,16 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
         "which depend on data. Use uniform weights",
     ),
     (
-        lambda p: p.is_planned and not p.takes_mean and not p.server.needs.linear and p.arrivals > 1,
+        lambda p: p.is_planned and not p.means_planned and not p.server.needs.linear and p.arrivals > 1,
         "the server {server.name} may combine updates otherwise than by their sum, for which the noise is "
         "planned. Use another server, e.g. fedbuff, or Needs(linear=True) in the class if it takes sums",
     ),
     (
-        lambda p: p.is_planned and p.takes_mean and p.aggregate is not None and not p.aggregate.linear,
+        lambda p: p.means_planned and p.aggregate is not None and not p.aggregate.linear,
         "{p.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out",
     ),
     (
-        lambda p: p.is_planned and p.takes_mean and not p.prepared_server.bounded,
+        lambda p: p.means_planned and not p.prepared_server.bounded,
         "the server {server.name} may combine updates before they are clipped, or give one of M updates a weight above "
         "1 / M, which the planned noise does not cover. Use another server, or options such as fedbuff(reduce='mean')",
     ),
@@ -383,20 +383,6 @@ def _check_labels(data: FederatedData, model: Model, classes: set[int]) -> None:
         )
 
 
-def check_schedules(server: Server, server_steps: int) -> None:
-    """Raises `ValueError` if a schedule of the server leaves the bounds of its option in one of T server steps.
-
-    Of more than 16,384 server steps, as many are evaluated, evenly spaced.
-    """
-    steps = np.unique(np.linspace(0, server_steps - 1, min(server_steps, 2**14)).astype(np.int32))
-    fields = {field.name: bounds_of(field) for field in dataclasses.fields(server)}
-    for name, schedule in server.schedules.items():
-        values = np.asarray(jax.vmap(schedule)(steps))
-        limits = {limit: getattr(fields[name], limit) for limit in ("least", "above", "most", "below")}
-        for place in sorted({int(np.argmin(values)), int(np.argmax(values))}):  # a NaN is both
-            check_number(server.name, f"{name} at server step {steps[place]}", values[place].item(), **limits)
-
-
 def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
     """Returns the server steps between evaluations, `EVAL_EVERY` by default; checks both numbers."""
     every = EVAL_EVERY if eval_every is None else check_whole("run", "eval_every", eval_every)
@@ -405,7 +391,7 @@ def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
 
 def check_fit(problem: Problem, program: Program, members: int) -> None:
     """Raises `MemoryError` if `members` runs of a program do not fit on each device."""
-    shapes, mesh = cast(Shapes, program.shapes), program.mesh
+    shapes, mesh = program.shapes, program.mesh
     state = shapes_of(initial, (program,), (problem.hyperparameters, problem.device, problem.key))
     names = {"ring": f"ring of {shapes.ring} versions", "store": f"store of {shapes.store} updates"}
     names |= {"lanes": f"{shapes.lanes} lanes", "server": "server state (with its rows per client)"}

@@ -18,9 +18,8 @@ from jax.sharding import PartitionSpec as P
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.held_out import owned_rows
 from jaxafl.device import on_device
-from jaxafl.engine.evaluate import BATCH
 from jaxafl.engine.members import state_axes
-from jaxafl.engine.problem import DeviceData
+from jaxafl.engine.problem import BATCH, DeviceData
 from jaxafl.engine.state import State
 from jaxafl.models.model import Batch, Model
 

@@ -1,46 +1,152 @@
-"""Evaluation of models and gradients on held-out samples: test sets, the validation set, those of single clients."""
+"""Evaluation of models and gradients on held-out samples: test sets, the validation set, those of single clients.
+
+Means of metrics are computed by compiled programs, metrics of whole sets on the host.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxafl.client import Client, filled, shared_of
-from jaxafl.data.form import DataForm
-from jaxafl.data.held_out import gather_held_out
-from jaxafl.device import available_bytes, buffers, equations, on_cpu, operations, result_bytes
+from jaxafl.data.form import DataForm, kind_of_sample
+from jaxafl.data.held_out import Owners, gather_held_out
+from jaxafl.device import buffers, compiled, equations, on_device, on_host, operations, result_bytes
+from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.device.keys import drawing_key, jax_key
-from jaxafl.engine.problem import DeviceData, Program
-from jaxafl.engine.state import Version
-from jaxafl.models.model import Batch, Outputs
+from jaxafl.engine.devices import on_first_device
+from jaxafl.engine.members import over_members
+from jaxafl.engine.problem import BATCH, DeviceData, Problem, Program
+from jaxafl.engine.state import State, Version
+from jaxafl.models.metrics import CONFUSION
+from jaxafl.models.model import Batch, Outputs, predictions_of
 
 Array = jax.Array
 Sums = tuple[dict[str, Array], dict[str, Array]]
+Clients = tuple[Array, Array]
+"""Clients that are evaluated on their own samples: int32 [n], the index of each sample's client (C for none), and int32
+[C], the number of samples of each."""
 _GRADIENT_PIECE = 256  # samples of one gradient evaluation
 _SAMPLES = 0xFFFFFFF4  # folded into the key of a server step, for the samples of its gradients
-BATCH = 500  # samples whose losses are summed at once, unless the memory of an accelerator decides
 _KEPT = 0.4  # share of all results of a forward pass that are in memory at once
 _PIECE, CACHE = 50, 24 * 2**20  # on a CPU: samples evaluated at once, if the results of a batch exceed CACHE bytes
 
 
-class PerClient(NamedTuple):
-    """Clients with an evaluation of their own."""
+class Evaluator:
+    """Metrics of the models of all members; a run over several devices evaluates on the first.
 
-    owner: Array  # int32 [n], of the samples of a set: index of the client, C for none
-    samples: Array  # int32 [C]
+    Attributes:
+        seconds: seconds of compilation.
+    """
+
+    def __init__(self, problem: Problem, members: int, device: DeviceData, model: Version) -> None:
+        """Compiles the evaluation.
+
+        Args:
+            problem: of one of the members.
+            members: P.
+            device: data on the devices.
+            model: of all members, each leaf [P, ...].
+        """
+        self.mesh, self.program, self.own_set = problem.mesh, problem.program(), ""
+        self.device: DeviceData = on_first_device(
+            self.mesh, device if device.validation is not None else device._replace(arrays=None)
+        )
+        self.clients, self.own, self.owners = None, None, None
+        self.members, self.metrics, self.warned = members, dict(problem.recording.metrics), set[str]()
+        if "per_client" in self.program.recording.diagnostics:
+            self.owners = owners = problem.data.owners
+            self.own_set = "" if owners.of_test else "validation_"
+            self.clients = on_device((owners.owner, owners.samples))
+        if problem.client.personal is not None and device.owned is not None:
+            self.own = on_device(np.asarray(problem.data.owners.clients, np.int32))
+        given = self.device, self.clients, on_first_device(self.mesh, model)
+        self.compiled, self.seconds = compiled(evaluate_members, (self.program, self.own_set), given)
+
+    def of_state(self, state: State) -> dict[str, np.ndarray]:
+        """Returns metrics of the models, each [P], of single clients [P, C]; `average_...` of the mean of versions."""
+        found = self.of_model(state.model)
+        if self.own is not None:
+            single = self.owners is not None
+            own = on_first_device(self.mesh, (state.memory.tree.personal, state.model))
+            arguments = self.device, self.own, *own
+            found |= on_host(compiled(evaluate_personal, (self.program, single), arguments)[0](*arguments))
+        if state.average is not None:
+            average = self.of_model(state.model._replace(params=state.average))
+            found |= {f"average_{name}": values for name, values in average.items()}
+        return found
+
+    def of_model(self, model: Version) -> dict[str, np.ndarray]:
+        """Returns metrics of models, each leaf [P, ...]."""
+        local = on_first_device(self.mesh, model)
+        return on_host(self.compiled(self.device, self.clients, local)) | self._of_sets(local)
+
+    def _of_sets(self, model: Version) -> dict[str, np.ndarray]:
+        """Returns the metrics of whole sets, name -> [P, ...]; of single clients (`client_...`) [P, clients, ...]."""
+        found: dict[str, list[np.ndarray]] = {}
+        for prefix in sets_of(self.program.data, self.device) if self.metrics else ():
+            for member in range(self.members):
+                labels, outputs = self._outputs(prefix, model, member)
+                for name in self.metrics:
+                    found.setdefault(f"{prefix}{name}", []).append(self._value(prefix, name, labels, outputs))
+                    if self.owners is not None and prefix == self.own_set:
+                        parts = _of_clients(self.owners, labels, outputs)
+                        each = np.stack([self._value("client_", name, *part) for part in parts])
+                        found.setdefault(f"client_{name}", []).append(each)
+        stacked = {name: np.stack(values) for name, values in found.items()}
+        return with_test_sets(stacked, len(self.device.tests), functools.partial(np.stack, axis=1))
+
+    def _outputs(self, prefix: str, model: Version, member: int) -> tuple[np.ndarray, Any]:
+        """Returns labels [n, ...] and outputs [n, ...] of a set, computed in batches."""
+        count, _ = sets_of(self.program.data, self.device)[prefix]
+        place, size = on_device(np.int32(member)), min(BATCH, count)
+        parts = []
+        for start in range(0, count, size):
+            arguments = (self.device, model, place, on_device(np.int32(start)))
+            parts.append(on_host(compiled(batch_outputs, (self.program, prefix, size), arguments)[0](*arguments)))
+        labels, outputs = jax.tree.map(lambda *pieces: np.concatenate(pieces)[:count], *parts)
+        for leaf in jax.tree.leaves((labels, outputs)):
+            leaf.flags.writeable = False  # a metric that writes would change the input of the next one
+        return labels, outputs
+
+    def _value(self, prefix: str, name: str, labels: np.ndarray, outputs: Any) -> np.ndarray:
+        """Returns a metric, NaN with a warning if its function raises or returns something else than a number."""
+        classes = outputs.shape[-1] if name == CONFUSION and hasattr(outputs, "shape") else 0
+        shape = (classes, classes) if classes else ()
+        try:
+            value = np.asarray(self.metrics[name].function(labels, outputs), float)  # NaN for None
+            known = prefix == "client_" or not np.isnan(value).any()  # one client's may be undefined: AUC of one class
+            if value.shape == shape and known:
+                return value
+            got = "NaN or None" if value.shape == shape else f"an array of shape {value.shape}"
+            problem = f"returned {got}; expected {f'shape {shape}' if shape else 'a number'}"
+        except Exception as error:
+            problem = f"raised {type(error).__name__}: {str(error).strip()[:300]}"
+        if name not in self.warned:
+            self.warned.add(name)
+            shapes = kind_of_sample(outputs)
+            warnings.warn(
+                f"run: the metric {prefix + name!r} {problem}, so its value is missing; a metric without any value is "
+                f"left out of the result. Outputs are {shapes} per sample; metrics of classes take outputs.argmax(-1)",
+                stacklevel=2,
+            )
+        return np.full(shape, np.nan)
+
+
+def _of_clients(owners: Owners, labels: np.ndarray, outputs: Any) -> Iterator[tuple[np.ndarray, Any]]:
+    """Yields the labels and outputs of the samples of each client."""
+    rows = np.split(np.argsort(owners.owner, kind="stable"), np.cumsum(owners.samples))[:-1]
+    return ((labels[one], jax.tree.map(lambda leaf, one=one: leaf[one], outputs)) for one in rows)
 
 
 def evaluate(
-    program: Program,
-    of_test: bool,
-    members: int,
-    device: DeviceData,
-    clients: PerClient | None,
-    model: Version,
+    program: Program, own_set: str, members: int, device: DeviceData, clients: Clients | None, model: Version
 ) -> dict[str, Array]:
     """Computes mean loss and metrics over the test set, further test sets (`test_...`), and the validation set.
 
@@ -49,7 +155,7 @@ def evaluate(
 
     Args:
         program: static.
-        of_test: static, True if clients are evaluated on the test set, False on the validation set.
+        own_set: static, prefix of the set on which single clients are evaluated, see `sets_of`.
         members: static, models that are evaluated at once.
         device: the data.
         clients: the single clients, or `None`.
@@ -57,13 +163,34 @@ def evaluate(
     """
     found: dict[str, Array] = {}
     for prefix, (count, fetch) in sets_of(program.data, device).items():
-        each = clients if prefix == ("" if of_test else "validation_") else None
+        each = clients if prefix == own_set else None
         sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model)
         found |= _means(prefix, jax.tree.map(jnp.sum, sums), count)
         if each is not None:
-            of_clients = jax.tree.map(functools.partial(_client_sums, each), values)
-            found |= _means("client_", of_clients, each.samples)
+            owner, samples = each
+
+            def of_clients(values: Array, owner: Array = owner, samples: Array = samples) -> Array:
+                return jax.ops.segment_sum(values.ravel()[: len(owner)], owner, len(samples) + 1)[:-1]
+
+            found |= _means("client_", jax.tree.map(of_clients, values), samples)
     return with_test_sets(found, len(device.tests), jnp.stack)
+
+
+def evaluate_members(
+    program: Program, own_set: str, device: DeviceData, clients: Clients | None, model: Version
+) -> dict[str, Array]:
+    """Evaluates the models of all members: together if the activations fit the cache of a CPU, otherwise one by one.
+
+    Args:
+        program, own_set, device, clients: see `evaluate`.
+        model: of all members, each leaf [P, ...].
+    """
+    count = len(jax.tree.leaves(model)[0])
+    alone = functools.partial(evaluate, program, own_set, 1, device, clients)
+    at_once = over_members(functools.partial(evaluate, program, own_set, count, device, clients), count, (0,), 0)
+    if count > 1 and on_cpu() and max(map(result_bytes, operations(jax.make_jaxpr(at_once)(model).jaxpr))) > CACHE:
+        return jax.lax.map(alone, model)
+    return at_once(model)
 
 
 def with_test_sets(found: dict[str, Any], further: int, stack: Callable[[list[Any]], Any]) -> dict[str, Any]:
@@ -233,12 +360,6 @@ def evaluate_personal(
     return jax.lax.map(member, (personal, model))
 
 
-def _client_sums(clients: PerClient, values: Array) -> Array:
-    """Returns the sums [C] over the clients' samples of values in batches."""
-    flat = values.ravel()[: clients.owner.shape[0]]
-    return jax.ops.segment_sum(flat, clients.owner, clients.samples.shape[0] + 1)[:-1]
-
-
 def _values(outputs: Outputs) -> Sums:
     """Returns losses and metrics, and values whose means are squares of metrics, each [B]."""
     return {"loss": outputs.loss, **outputs.metrics}, dict(outputs.squares)
@@ -297,3 +418,23 @@ def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, 
     most = max(1, int(size * memory / 8 / kept)) if memory else size
     even = -(-count // -(-count // most))
     return even, even
+
+
+def batch_outputs(
+    program: Program, prefix: str, size: int, device: DeviceData, model: Version, member: Array, start: Array
+) -> tuple[Array, Any]:
+    """Returns labels and outputs of consecutive samples of a set; those after its end are repetitions of the last.
+
+    Args:
+        program, prefix, size: static; the prefix names the set, see `sets_of`.
+        device: the data.
+        model: of all members, each leaf [P, ...].
+        member: index of the member.
+        start: the first sample.
+    """
+    count, fetch = sets_of(program.data, device)[prefix]
+    rows = start + jnp.arange(size, dtype=jnp.int32)
+    raw, labels = fetch(jnp.minimum(rows, count - 1))
+    params, state = jax.tree.map(lambda leaf: leaf[member], model[:2])
+    apply, (batch, key) = program.model.bound(device.frozen), evaluated_batch(program, raw, labels, rows < count)
+    return labels, predictions_of(program.model.name, apply, params, state, batch, key, False)

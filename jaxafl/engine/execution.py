@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,14 +12,14 @@ from jaxafl.clock import Schedule
 from jaxafl.clock.live import schedule as schedule_of
 from jaxafl.clock.schedule import cut
 from jaxafl.device import compiled, on_device, on_host
-from jaxafl.device.buffers import expand
 from jaxafl.engine.check import check_fit
 from jaxafl.engine.devices import on_first_device, placed
-from jaxafl.engine.evaluator import Evaluator
-from jaxafl.engine.members import initial_members, observe_members
+from jaxafl.engine.evaluate import Evaluator
+from jaxafl.engine.members import initial_members
 from jaxafl.engine.problem import MemberHyperparameters, Problem, Shapes
 from jaxafl.engine.program import advance
 from jaxafl.engine.state import Records, State
+from jaxafl.engine.step import observe_members
 from jaxafl.options import UserError
 
 Failed = tuple[int, int]  # server step, client
@@ -45,6 +44,7 @@ class Execution:
     """
 
     tables: Any
+    constant: tuple[Any, ...]  # arguments of every call
     ended: tuple[int, str] | None = None
 
     def __init__(self, problems: Sequence[Problem], shapes: Shapes, deterministic: bool, *, shared: bool) -> None:
@@ -74,19 +74,15 @@ class Execution:
     # ---- what subclasses know
 
     def row_of(self, step: int) -> int:
-        """Returns the rows before a server step; in lockstep before the end of its chunk."""
+        """Returns the rows of the tables before a server step."""
         return step
 
-    def step_of(self, row: int) -> int:
-        """Returns the server steps that all runs have taken before a row; in lockstep those of whole chunks."""
-        return row
-
     def reach(self, start: int, stop: int) -> int:
-        """Makes the tables of row `start` available. Returns the last of start + 1 .. stop that they cover."""
+        """Makes the tables of server step `start` available. Returns where a call that should end at `stop` ends."""
         return stop
 
-    def resume(self, row: int, records: Sequence[Records]) -> None:
-        """Continues after `row` rows, of which the state has been restored, and whose records are known."""
+    def resume(self, steps: int, records: Sequence[Records]) -> None:
+        """Continues after so many server steps, of which the state has been restored, and whose records are known."""
 
     def build(self, shapes: Shapes) -> None:
         """Compiles the program for buffers of these shapes."""
@@ -101,41 +97,28 @@ class Execution:
     @property
     def shapes(self) -> Shapes:
         """The static shapes of the program."""
-        return cast(Shapes, self.program.shapes)
-
-    @property
-    def lanes(self) -> int:
-        """Number of lanes of a run."""
-        return self.shapes.lanes
+        return self.program.shapes
 
     def compile(self, tables: Any, shapes: Shapes) -> None:
         """Compiles the program for tables on the device."""
         self.tables, self.program = placed(self.program.mesh, tables), self.program.of(shapes)
-        arguments = (*self._constant, self.state, *[on_device(np.int32(0))] * 3)
+        self.constant = self.members, self.problems[0].device, self.tables
+        arguments = (*self.constant, self.state, *[on_device(np.int32(0))] * 3)
         how: dict[str, Any] = dict(donate=(3,), deterministic=self.deterministic)
         self.compiled, seconds = compiled(advance, (self.program,), arguments, **how)
         self.compile_seconds += seconds
 
-    @property
-    def _constant(self) -> tuple[Any, ...]:
-        return self.members, self.problems[0].device, self.tables
-
     def advance(self, start: int, stop: int) -> Records:
-        """Executes rows start .. stop - 1, of one chunk of server steps.
-
-        Returns:
-            The records on the host, each [P, steps, ...]; in lockstep those of the whole chunk, with a mask of the
-            steps that this call has taken.
-        """
+        """Makes the server steps start .. stop - 1, of one chunk, and returns their records [P, steps, ...] on the
+        host."""
         if (end := self.reach(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
-        if (stop - start) % self.shapes.rows_per_check:  # this call ends within a block
+        first, last = self.row_of(start), self.row_of(stop)
+        if (last - first) % self.shapes.rows_per_check:  # this call ends within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
-        numbers = map(np.int32, (start, stop, self.step_of(start)))
-        self.state, records = self.compiled(*self._constant, self.state, *numbers)
-        records = on_host(records)
-        made = stop - start if records.taken is None else None
-        return jax.tree.map(lambda leaf: leaf[:, :made], records)
+        numbers = map(np.int32, (first, last, start))
+        self.state, records = self.compiled(*self.constant, self.state, *numbers)
+        return jax.tree.map(lambda leaf: leaf[:, : stop - start], on_host(records))
 
     def make_room(self, saved: State) -> None:
         """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""
@@ -154,25 +137,9 @@ class Execution:
 
     def joined(self, pieces: Sequence[Records]) -> Records:
         """Returns the records of several calls of `advance`, or of none, as one."""
-        if not pieces:  # a call that takes no step has records of this form
-            return self.empty_piece()._replace(taken=None)
-        if pieces[0].taken is None:
-            return jax.tree.map(_concatenated, *pieces)
-        return functools.reduce(_overlaid, pieces)
-
-    def empty_piece(self) -> Records:
-        """Returns the records of no server step."""
-        return jax.tree.map(lambda leaf: leaf[:, :0], self.advance(0, 0))
-
-    def of_chunk(self, pieces: Sequence[Records], steps: int) -> Records:
-        """Returns the records of a whole chunk of so many server steps."""
-        return jax.tree.map(lambda leaf: leaf[:, :steps], self.joined(pieces)._replace(taken=None))
+        return jax.tree.map(_concatenated, *(pieces or [self.advance(0, 0)]))
 
     # ---- results
-
-    def evaluate(self) -> dict[str, np.ndarray]:
-        """Returns metrics of the models, each [P]."""
-        return self.evaluator.of_state(self.state)
 
     def model(self, index: int) -> tuple[Any, Any]:
         """Returns parameters and non-trainable state of a run, on the host."""
@@ -188,10 +155,10 @@ class Execution:
         """
         if not stop:
             return {}
-        infos = [jax.tree.map(lambda values: values[index], part.info) for part in records]
-        made = cut(self._charged(index, infos), start, start + len(infos[-1]["delta_norm"]))
+        infos = [{name: values[index] for name, values in part.info.items()} for part in records]
+        made, info = self._made(index, start, infos)
         found = {"time": made.time, "client_id": np.where(made.mask, made.client, -1), "staleness": made.staleness}
-        return found | _narrow(infos[-1], made)
+        return found | info
 
     def failures(self) -> list[Failed | None]:
         """Returns the server step and the client of each run's failure."""
@@ -202,22 +169,29 @@ class Execution:
         """Returns the client updates that the first server steps have consumed."""
         return sum(int(self.schedule(index).taken[:done].sum()) for index in range(len(self.problems)))
 
-    def finish(self, records: Records, lengths: Sequence[int]) -> list[tuple[Schedule, dict[str, np.ndarray]]]:
-        """Returns the schedules and the diagnostics of the first server steps of the runs.
+    def finish(self, index: int, records: Records, length: int) -> tuple[Schedule, dict[str, np.ndarray]]:
+        """Returns the schedule and the diagnostics of the first server steps of a run.
 
         Args:
+            index: of the run.
             records: of all server steps.
-            lengths: number of them for each run.
+            length: number of the first ones.
         """
-        ended = []
-        for index, length in enumerate(lengths):
-            info: Any = {name: values[index, :length] for name, values in records.info.items()}
-            made = cut(self._charged(index, [info]), 0, length)
-            info = _narrow(info, made)
-            for name, values in self.first.items():
-                info[name] = np.concatenate([values[index][None], info[name]])
-            ended.append((made, info))
-        return ended
+        made, info = self._made(index, 0, [{name: values[index, :length] for name, values in records.info.items()}])
+        for name, values in self.first.items():
+            info[name] = np.concatenate([values[index][None], info[name]])
+        return made, info
+
+    def _made(self, index: int, start: int, infos: Sequence[dict[str, Any]]) -> tuple[Schedule, dict[str, Any]]:
+        """Returns the schedule and the diagnostics of the server steps of the last of `infos`, the first of which is
+        `start`, without places for arrivals that none of them fills."""
+        info = infos[-1]
+        made = cut(self._charged(index, infos), start, start + len(info["delta_norm"]))
+        width, shown = made.mask.shape[1], {}
+        for name, values in info.items():
+            of_arrivals = values.ndim == 2 and not name.startswith("observe_")
+            shown[name] = values[:, :width] if of_arrivals else values
+        return made, shown
 
     def _charged(self, index: int, infos: Sequence[dict[str, np.ndarray]]) -> Schedule:
         """Returns the schedule of a run, charged for executed local steps if the client is.
@@ -249,21 +223,9 @@ def _longer(tree: Any, more: int) -> Any:
     return jax.tree.map(lambda leaf: np.pad(leaf, [(0, 0), (0, more)] + [(0, 0)] * (leaf.ndim - 2)), tree)
 
 
-def _narrow(info: dict[str, np.ndarray], schedule: Schedule) -> dict[str, np.ndarray]:
-    """Returns diagnostics without places that no server step of a schedule fills."""
-    width = schedule.mask.shape[1]
-    arrivals = {name for name, values in info.items() if values.ndim == 2 and not name.startswith("observe_")}
-    return {name: values[:, :width] if name in arrivals else values for name, values in info.items()}
-
-
 def _concatenated(*parts: np.ndarray) -> np.ndarray:
     """Joins records [P, steps, ...]; those of a later piece may have more places for arrivals."""
     if parts[0].ndim > 2 and len({part.shape[2] for part in parts}) > 1:
         most = max(part.shape[2] for part in parts)
         parts = tuple(np.pad(part, [(0, 0), (0, 0), (0, most - part.shape[2])]) for part in parts)
     return np.concatenate(parts, axis=1)
-
-
-def _overlaid(before: Records, after: Records) -> Records:
-    """Returns the records of one chunk in lockstep after two calls."""
-    return jax.tree.map(lambda old, new: np.where(expand(after.taken, new), new, old), before, after)

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from jaxafl.client import turns_of
 from jaxafl.clock import Schedule
 from jaxafl.device import on_device
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import LoopRows, Plan, Tables
-from jaxafl.engine.planned import block_of, known_lengths, plan_of, reads_base, shapes_of_plan, tables_of
+from jaxafl.engine.planned import block_of, constant, lanes_in_memory, plan_of, shapes_of_plan, tables_of
 from jaxafl.engine.problem import Problem, Shapes, Speed
-from jaxafl.engine.width import lanes_in_memory
+
+_TOGETHER = 50  # the most server steps after which the members wait for each other, so that a call can end
 
 
 class Lockstep(Execution):
@@ -36,22 +36,23 @@ class Lockstep(Execution):
             speed: execution options.
         """
         first, self.schedules = problems[0], schedules
-        in_turn, base = turns_of(first.client), reads_base(first)
         lanes = speed.lanes or min(
-            lanes_in_memory(first, len(problems)),
-            *(plan_of(schedule, first.server, None, in_turn=in_turn).lanes for schedule in schedules),
+            lanes_in_memory(first, len(problems)), *(plan_of(schedule, first).lanes for schedule in schedules)
         )
-        plans = [plan_of(schedule, first.server, lanes, base, in_turn=in_turn) for schedule in schedules]
-        rows, self.rows_before = rows_of(plans, every)
+        plans = [plan_of(schedule, first, lanes) for schedule in schedules]
+        total = schedules[0].server_steps
+        chunks = (range(start, min(start + every, total), _TOGETHER) for start in range(0, total, every))
+        self.borders = [*itertools.chain.from_iterable(chunks), total]
+        rows, self.rows_before = rows_of(plans, self.borders)
         calls = dict(steps_per_call=every, rows_per_check=block_of(*self.rows_before.tolist()))
-        shapes = functools.reduce(Shapes.joined, (shapes_of_plan(plan, first, base, lanes, **calls) for plan in plans))
+        shapes = functools.reduce(Shapes.joined, (shapes_of_plan(plan, first, lanes, **calls) for plan in plans))
         shapes = shapes._replace(
             ring=shapes.ring + 1,  # a scratch slot, for the writes of members that take no part in a row
             segments=shapes.segments + 1,  # padding: a segment without work
             per_lane=True,  # members with fewer local steps than others are masked
             steady=False,
             segments_per_row=None,
-            steps_per_row=known_lengths(steps=rows.most_steps.tolist())["steps"],
+            steps_per_row=constant(rows.most_steps),
         )
         super().__init__(problems, shapes, speed.deterministic, shared=False)
         each = [tables_of(plan, shapes)[:2] for plan in plans]
@@ -59,25 +60,22 @@ class Lockstep(Execution):
         self.compile(on_device(Tables(segments, steps, rows, np.int32(0))), shapes)
 
     def row_of(self, step: int) -> int:
-        return int(self.rows_before[min(-(-step // self.shapes.steps_per_call), len(self.rows_before) - 1)])
+        return int(self.rows_before[np.searchsorted(self.borders, step)])
 
-    def step_of(self, row: int) -> int:
-        chunk = int(np.searchsorted(self.rows_before, row, side="right")) - 1
-        return min(chunk * self.shapes.steps_per_call, self.schedules[0].server_steps)
+    def reach(self, start: int, stop: int) -> int:
+        return self.borders[np.searchsorted(self.borders, stop)]
 
     def schedule(self, index: int) -> Schedule:
         return self.schedules[index]
 
 
-def rows_of(plans: list[Plan], every: int) -> tuple[LoopRows, np.ndarray]:
-    """Returns the loop's rows for members with plans of their own, and the number of rows before each chunk of `every`
-    server steps, and all; the members end each chunk together."""
-    total = len(plans[0].steps.time)
+def rows_of(plans: list[Plan], borders: list[int]) -> tuple[LoopRows, np.ndarray]:
+    """Returns the loop's rows for members with plans of their own, and the number of rows before each border, a server
+    step before which the members wait for each other."""
     empty = [len(plan.segments.active) for plan in plans]  # padding: a segment without work
     table: list[list[tuple[int, int, int]]] = []
     before = [0]
-    for start in range(0, total, every):
-        stop = min(start + every, total)
+    for start, stop in itertools.pairwise(borders):
         columns = [_member_rows(plan.steps.segments_before, start, stop, empty[m]) for m, plan in enumerate(plans)]
         for cells in itertools.zip_longest(*columns):
             table.append([cell or (empty[m], stop, 0) for m, cell in enumerate(cells)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Lane
-from jaxafl.device import on_cpu, operations, result_bytes
 from jaxafl.device.keys import Key
-from jaxafl.engine.evaluate import CACHE, PerClient, evaluate
 from jaxafl.engine.problem import DeviceData, MemberHyperparameters, Program
-from jaxafl.engine.state import State, Version, initial
-from jaxafl.engine.step import observed
-from jaxafl.server.contract import Tree
+from jaxafl.engine.state import State, initial
 
 Array = jax.Array
 _SAME_WORK = ("key", "shuffle_key", "client", "run", "step", "timing")
@@ -88,28 +83,6 @@ def initial_members(
         states,
         is_leaf=lambda axis: axis is None,
     )
-
-
-def evaluate_members(
-    program: Program, of_test: bool, device: DeviceData, clients: PerClient | None, model: Version
-) -> dict[str, Array]:
-    """Evaluates the models of all members: together if the activations fit the cache of a CPU, otherwise one by one.
-
-    Args:
-        program, of_test, device, clients: see `evaluate`.
-        model: of all members, each leaf [P, ...].
-    """
-    count = len(jax.tree.leaves(model)[0])
-    alone = functools.partial(evaluate, program, of_test, 1, device, clients)
-    at_once = over_members(functools.partial(evaluate, program, of_test, count, device, clients), count, (0,), 0)
-    if count > 1 and on_cpu() and max(map(result_bytes, operations(jax.make_jaxpr(at_once)(model).jaxpr))) > CACHE:
-        return jax.lax.map(alone, model)
-    return at_once(model)
-
-
-def observe_members(program: Program, params: Tree) -> dict[str, Array]:
-    """Returns the results of `observe` for every member's parameters."""
-    return jax.lax.map(lambda member: observed(program.recording.observe, member), params)
 
 
 def at_axes(change: Callable[[Array], Array], axes: Any, tree: Any) -> Any:

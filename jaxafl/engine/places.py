@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,53 +12,40 @@ from jaxafl.clock.fleet import LocalRun, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import joined
 from jaxafl.engine.plan import Segments, Steps, columns_read
+from jaxafl.engine.planned import power_of_two
 from jaxafl.engine.problem import Problem, Shapes
 
 _COMPLETED = ("refused", "lost", "late")  # runs that clients complete and no server step takes
 
 
-class Pool:
-    """Numbers 0, 1, ... that are taken and given back; the lowest free one is taken first."""
+class Pool(list[int]):
+    """Numbers that were given back (by `append`) and are taken again, before a new one is."""
 
-    def __init__(self) -> None:
-        self.free: list[int] = []
-        self.used = 0  # numbers that were ever taken at once
+    used = 0  # numbers that were ever taken at once
 
     def take(self) -> int:
         """Takes a number."""
-        if self.free:
-            return heapq.heappop(self.free)
+        if self:
+            return self.pop()
         self.used += 1
         return self.used - 1
 
-    def give(self, number: int) -> None:
-        """Gives a number back."""
-        heapq.heappush(self.free, number)
 
-
-class Trained(NamedTuple):
-    """A run that a segment trains, with its places."""
+class Placed(NamedTuple):
+    """A run that a segment trains, or that arrives, with its places."""
 
     run: LocalRun
     slot: int  # of the version that it trains from
-    reference: int  # slot of the version that its update is relative to
+    reference: int  # slot of x_s, which its update is relative to
     row: int  # of the store
-
-
-class Arrived(NamedTuple):
-    """An arrival of a server step, with its places."""
-
-    run: LocalRun
-    row: int  # of the store
-    base: int  # slot of x_s
 
 
 class Planned(NamedTuple):
     """One server step, and the training before it."""
 
     step: ServerStep
-    segments: list[list[Trained]]
-    arrivals: list[Arrived]
+    segments: list[list[Placed]]
+    arrivals: list[Placed]
     write_slot: int
 
 
@@ -105,24 +91,26 @@ class Places:
         elif self.ahead and work:
             others = (run for run in sorted(self.live.fleet.flying()) if run.run_id not in rows)
             work += [run for run, _ in zip(others, range(-len(work) % self.lanes), strict=False)]
-        for run in work:
-            rows[run.run_id] = self.store.take()
-        trained = [Trained(run, slots[run.version], slots[run.reference], rows[run.run_id]) for run in work]
-        arrivals = [Arrived(run, rows[run.run_id], slots[run.reference]) for run in step.runs]
+        rows |= {run.run_id: self.store.take() for run in work}
+
+        def placed(run: LocalRun) -> Placed:
+            return Placed(run, slots.get(run.version, 0), slots[run.reference], rows[run.run_id])
+
+        segments, arrivals = self._segments([*map(placed, work)]), [*map(placed, step.runs)]
         kept = self.live.fleet.known
         for run in (*step.runs, *(dropped.run for dropped in step.dropped)):
             if run.run_id in rows and run.run_id not in kept:
-                self.store.give(rows.pop(run.run_id))
+                self.store.append(rows.pop(run.run_id))
         held = {*self.live.fleet.held()}
         for version in [version for version in slots if version not in held]:
-            self.ring.give(slots.pop(version))
+            self.ring.append(slots.pop(version))
         slots[step.version + 1] = self.ring.take()
         self.taken += len(step.runs)
-        return Planned(step, self._segments(trained), arrivals, slots[step.version + 1])
+        return Planned(step, segments, arrivals, slots[step.version + 1])
 
-    def _segments(self, trained: list[Trained]) -> list[list[Trained]]:
+    def _segments(self, trained: list[Placed]) -> list[list[Placed]]:
         """Divides runs into segments of at most L; runs of a client that remembers follow each other."""
-        turns: list[list[Trained]] = []
+        turns: list[list[Placed]] = []
         seen: dict[int, int] = {}
         for one in trained:
             turn = seen.get(one.run.client, 0) if self.remembers else 0
@@ -157,10 +145,10 @@ class Places:
         """Returns the shapes with room for a server step; `scratch`: slots of the ring that nobody takes."""
         arrivals = self.live.num_clients if self.by_client else len(planned.arrivals)
         return shapes._replace(
-            ring=_doubled(shapes.ring, self.ring.used + scratch),
-            store=_doubled(shapes.store, self.store.used),
-            arrivals=_doubled(shapes.arrivals, arrivals),
-            segments=_doubled(shapes.segments, len(planned.segments)),
+            ring=_grown(shapes.ring, self.ring.used + scratch),
+            store=_grown(shapes.store, self.store.used),
+            arrivals=_grown(shapes.arrivals, arrivals),
+            segments=_grown(shapes.segments, len(planned.segments)),
         )
 
     def write(self, planned: Planned, segments: Segments, steps: Steps) -> None:
@@ -174,13 +162,12 @@ class Places:
                     segments.loads[at] = segments.saves[at] = 1
                 segments.load_slot[at], segments.load_client[at], segments.load_run[at] = slot, run.client, run.run
                 segments.save_slot[at], segments.save_row[at] = reference, row
-                if segments.load_staleness is not None:
-                    segments.load_staleness[at] = step.version - run.reference
-                    segments.load_duration[at] = run.arrived - run.started
-                    segments.load_version[at], segments.load_server_step[at] = run.version, step.version
-                    segments.load_started[at] = run.started + pause * run.version
+                segments.load_staleness[at] = step.version - run.reference
+                segments.load_duration[at] = run.arrived - run.started
+                segments.load_version[at], segments.load_server_step[at] = run.version, step.version
+                segments.load_started[at] = run.started + pause * run.version
         steps.time[0], steps.write_slot[0] = step.time + pause * (step.version + 1), planned.write_slot
-        for place, (run, row, base) in enumerate(planned.arrivals):
+        for place, (run, _, base, row) in enumerate(planned.arrivals):
             at = 0, run.client if self.by_client else place
             if steps.mask is not None:
                 steps.mask[at] = 1
@@ -192,11 +179,11 @@ class Places:
             steps.kind[at] = 0 if step.kinds is None else step.kinds[place]
 
 
-def tables_for(shapes: Shapes, leading: tuple[int, ...]) -> tuple[Segments, Steps]:
-    """Returns tables of zeros for one server step, with leading axes."""
+def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
+    """Returns tables of zeros for one server step of each member."""
 
     def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
-        return np.zeros((*leading, *shape), dtype)
+        return np.zeros((members, *shape), dtype)
 
     of_lanes, of_arrivals = (shapes.segments, shapes.lanes), (1, shapes.arrivals)
     bools, floats = {"loads", "saves", "mask"}, {"load_duration", "load_started", "time"}
@@ -209,8 +196,6 @@ def tables_for(shapes: Shapes, leading: tuple[int, ...]) -> tuple[Segments, Step
     return columns_read(segments, steps._replace(time=zeros(1, dtype=np.float32), write_slot=zeros(1)), shapes)
 
 
-def _doubled(size: int, needed: int) -> int:
-    """Returns the size, or the first of its doubles that is at least `needed`."""
-    while size < needed:
-        size *= 2
-    return size
+def _grown(size: int, needed: int) -> int:
+    """Returns the size, or a power of two that is at least `needed` if it is too small."""
+    return size if size >= needed else power_of_two(needed)

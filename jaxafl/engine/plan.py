@@ -26,7 +26,7 @@ class Segments(NamedTuple):
     load_slot: Int32[Indices, "*S L"]  # ring slot of the version that the run trains from
     load_client: Int32[Indices, "*S L"]
     load_run: Int32[Indices, "*S L"]
-    load_staleness: Int32[Indices, "*S L"]  # the fields of `Timing`; None on a device without a `rate_schedule`
+    load_staleness: Int32[Indices, "*S L"]  # this and the next: the fields of `Timing`
     load_duration: Float32[Indices, "*S L"]
     load_version: Int32[Indices, "*S L"]
     load_server_step: Int32[Indices, "*S L"]
@@ -37,9 +37,8 @@ class Segments(NamedTuple):
 
     @property
     def timing(self) -> Timing:
-        """The timing of the runs that begin; the default without the columns."""
-        columns = {name: getattr(self, f"load_{name}") for name in Timing._fields}
-        return Timing(**{name: column for name, column in columns.items() if column is not None})
+        """The timing of the runs that begin."""
+        return Timing(*(getattr(self, f"load_{name}") for name in Timing._fields))
 
 
 class Steps(NamedTuple):
@@ -62,9 +61,7 @@ def columns_read(segments: Segments, steps: Steps, shapes: Any) -> tuple[Segment
     """Returns tables with the columns that a program of these `Shapes` reads; the others are None."""
     read = {"segments_before": False, "mask": shapes.mask, "update_slot": shapes.slots, "base_slot": shapes.base}
     steps = steps._replace(**{name: None for name, reads in read.items() if not reads})
-    unread = () if shapes.timing else tuple(f"load_{name}" for name in Timing._fields)
-    unread += ("loads", "saves") if shapes.steady else ()
-    return segments._replace(**dict.fromkeys(unread)), steps
+    return segments._replace(loads=None, saves=None) if shapes.steady else segments, steps
 
 
 class LoopRows(NamedTuple):
@@ -110,7 +107,6 @@ class Plan(Summarised):
         in_order: True if row i of the store is arrival i of every server step.
         needed: local steps of all runs, without masked ones.
         uniform: True if all active lanes of every segment make the same number of local steps.
-        local_steps: local steps of every active lane, if they are equal in all segments and not 0; else `None`.
         origin: server step and ring at the beginning.
         kept: version -> ring slot at the end, for the newest version and those that later steps may need.
     """
@@ -123,14 +119,8 @@ class Plan(Summarised):
     in_order: bool
     needed: int
     uniform: bool
-    local_steps: int | None
     origin: Origin
     kept: dict[int, int]
-
-    @property
-    def full(self) -> bool:
-        """True if every server step has A arrivals."""
-        return bool(self.steps.mask.all())
 
     @property
     def rows_of_loop(self) -> LoopRows:
@@ -140,12 +130,6 @@ class Plan(Summarised):
         steps = self.origin.step + np.arange(len(first), dtype=np.int32)
         return LoopRows(first, before[:-1] - first, steps)
 
-    @property
-    def segments_per_step(self) -> int | None:
-        """Number of segments before each server step, if it is constant and not 0; else None."""
-        each: Any = self.rows_of_loop.segments
-        return (int(each.max()) or None) if each.size and each.min() == each.max() else None
-
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint: equal for plans that train the same runs in the same places."""
@@ -154,7 +138,7 @@ class Plan(Summarised):
 
     def summary(self) -> dict[str, Any]:
         """Returns the sizes of the plan."""
-        names = ("lanes", "slots", "rows", "needed", "runs", "mean_width")
+        names = ("lanes", "slots", "rows", "needed", "runs")
         return {"server_steps": len(self.steps.time)} | {name: getattr(self, name) for name in names}
 
     @property
@@ -166,12 +150,6 @@ class Plan(Summarised):
         """Returns the executed local steps, masked ones included, if `chunk` lanes advance in one `vmap`."""
         groups = self.segments.active.reshape(len(self.segments.active), -1, chunk)
         return int(groups.max(axis=2).sum()) * chunk
-
-    @property
-    def mean_width(self) -> float:
-        """Mean number of active lanes over the segments that train."""
-        active = np.count_nonzero(self.segments.active, axis=1)
-        return float(active[active > 0].mean()) if (active > 0).any() else 0.0
 
 
 class Origin(NamedTuple):

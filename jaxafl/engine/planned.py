@@ -12,31 +12,34 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxafl.client import Turns, turns_of
+from jaxafl.client import turns_of
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
-from jaxafl.device import on_cpu, on_device
+from jaxafl.data.form import DataForm
+from jaxafl.device import available_bytes, on_cpu, on_device, operations, result_bytes
 from jaxafl.device.buffers import shared_size
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Problem, Shapes, Speed
-from jaxafl.engine.width import MOST_LANES, chunk_of
+from jaxafl.engine.state import example_batch
+from jaxafl.models.model import Batch, Model
 from jaxafl.options import UserError, check_whole
-from jaxafl.server.contract import Server
 
+MOST_LANES = 4096
 UNBOUNDED = 2**24
 """Server steps of a run that a limit of `until` is to end; no memory is reserved for them."""
 _GAIN = 1.15  # local steps per second with twice the lanes on an accelerator; 1.04 to 1.3 times as many on an H200
 BLOCK = 10  # rows per check: amortises the host sync of the loop predicate; windows begin at multiples
+_KEPT = 0.4  # of all results of a forward pass, in memory at once during a local step
 _FIRST, _GROWTH, _LARGEST = 2**10, 4, 2**17  # arrivals of the first window, factor of the next, and the most
 
 
@@ -129,25 +132,20 @@ class Planned(Execution):
             origin: the beginning of the first plan, see `make_plan`.
         """
         first, start = problems[0], origin.step if origin else 0
-        in_turn = turns_of(first.client)
-        # a schedule that is charged anew must be there as a whole
-        whole = first.client.charge == "executed"
-        if in_turn and Delivery.REPEATED in first.clock.delivers:  # else a later window would train a run again
-            whole = True
-            if start:
-                raise UserError(
-                    f"run: a run on {first.clock.name} whose clients keep something from run to run cannot be "
-                    "extended; expected the server steps of the folder. Name another folder"
-                )
+        # a later window would train a run again
+        again = turns_of(first.client) and Delivery.REPEATED in first.clock.delivers
+        if again and start:
+            raise UserError(
+                f"run: a run on {first.clock.name} whose clients keep something from run to run cannot be extended; "
+                "expected the server steps of the folder. Name another folder"
+            )
+        # a schedule that is charged anew must be there as a whole, too
+        whole = bool(again) or first.client.charge == "executed"
         self.windows = Windows(source, server_steps, whole)
-        self.base, devices = reads_base(first), 1 if first.mesh is None else first.mesh.size
-        self.make: Callable[..., Plan] = functools.partial(
-            plan_of, server=first.server, lanes=speed.lanes, keep_base=self.base, devices=devices, in_turn=in_turn
-        )
+        self.problems, self.planned_lanes = problems, speed.lanes
         window = self._from(start, origin)
-        lanes = window.plan.lanes
-        self.make = functools.partial(self.make, lanes=lanes)
-        chunk = lanes if devices > 1 else chunk_of(lanes, speed.chunk, first, len(problems))
+        lanes = self.planned_lanes = window.plan.lanes
+        chunk = lanes if first.mesh is not None else chunk_of(lanes, speed.chunk, first, len(problems))
         self.fixed = dict(chunk=chunk, steps_per_call=every, rows_per_check=block_of(every, server_steps, start))
         super().__init__(problems, self._shapes(window, first), speed.deterministic, shared=True)
         self._take_up(window)
@@ -177,7 +175,8 @@ class Planned(Execution):
         schedule = self.windows.after(start)
         # a run that ends with this window, and did not begin before it, keeps no more than the newest version
         whole = origin is None and self.windows.stop == self.windows.server_steps
-        return Window(schedule, self.make(schedule, origin=None if whole else origin or ORIGIN))
+        origin = None if whole else origin or ORIGIN
+        return Window(schedule, plan_of(schedule, self.problems[0], self.planned_lanes, origin))
 
     def _shapes(self, window: Window, problem: Problem) -> Shapes:
         """Returns the shapes of a program for a window, with room for the longer windows that follow."""
@@ -188,7 +187,7 @@ class Planned(Execution):
             min(self.windows.server_steps, max(most, steps)) if window.stop < self.windows.server_steps else steps
         )
         segments = power_of_two(-(-len(plan.segments.active) * rows // steps))
-        shapes = shapes_of_plan(plan, problem, self.base, **self.fixed)
+        shapes = shapes_of_plan(plan, problem, **self.fixed)
         ring = max(plan.slots, min(_rounded(plan.slots), schedule.in_flight + 1))
         store = plan.rows if plan.in_order else _rounded(plan.rows)
         return shapes._replace(ring=ring, store=store, rows=rows, segments=segments)
@@ -201,17 +200,11 @@ class Planned(Execution):
         self.compile(on_device(tables_of(window.plan, shapes)), shapes)
 
 
-def reads_base(problem: Problem) -> bool:
-    """Returns True if x_s of the arrivals is read."""
-    return problem.server.needs.base or problem.recording.needs_base
-
-
-def shapes_of_plan(plan: Plan, problem: Problem, base: bool, chunk: int, **calls: Any) -> Shapes:
+def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, **calls: Any) -> Shapes:
     """Returns the shapes of a program for a plan; `chunk`: lanes per `vmap`."""
     width = plan.steps.mask.shape[1]
     by_client = Delivery.BY_CLIENT in problem.clock.delivers  # place i is client i
     arrivals = problem.clock.arrivals(problem.data.num_clients) or (width if by_client else power_of_two(width))
-    lengths: Any = known_lengths(local_steps=[plan.local_steps], segments_per_row=[plan.segments_per_step])
     return Shapes(
         lanes=plan.lanes,
         chunk=chunk,
@@ -220,14 +213,14 @@ def shapes_of_plan(plan: Plan, problem: Problem, base: bool, chunk: int, **calls
         arrivals=arrivals,
         rows=len(plan.steps.time),
         segments=len(plan.segments.active),
-        mask=not plan.full or arrivals > width,
+        mask=not plan.steps.mask.all() or arrivals > width,
         slots=not plan.in_order or arrivals > width,
-        base=base,
-        timing=problem.client.rate_schedule is not None,
+        base=problem.reads_base,
         per_lane=not plan.uniform or chunk == 1 or chunk < plan.lanes,
         steady=bool(plan.segments.loads.all() and plan.segments.saves.all()),
+        local_steps=constant(plan.segments.active.max(axis=1, initial=0)) if plan.uniform else None,
+        segments_per_row=constant(plan.rows_of_loop.segments),
         **calls,
-        **lengths,
     )
 
 
@@ -248,10 +241,11 @@ def tables_of(plan: Plan, shapes: Shapes) -> Tables:
     return Tables(segments, steps, jax.tree.map(longer, plan.rows_of_loop), np.int32(plan.origin.step))
 
 
-def known_lengths(**lengths: Iterable[int | None]) -> dict[str, int | None]:
-    """Returns the trip counts that are constant over the run, to be static; all None on a CPU, see `Shapes`."""
-    found = {name: set[int | None]() if on_cpu() else set(each) for name, each in lengths.items()}
-    return {name: each.pop() if len(each) == 1 else None for name, each in found.items()}
+def constant(counts: Any) -> int | None:
+    """Returns the trip count of a loop if it is always the same and not 0, to be static; `None` on a CPU, see
+    `Shapes`."""
+    known = not on_cpu() and counts.size and counts.min() == counts.max()
+    return (int(counts.max()) or None) if known else None
 
 
 def block_of(*ends: int) -> int:
@@ -259,30 +253,20 @@ def block_of(*ends: int) -> int:
     return 1 if on_cpu() else max(n for n in range(1, BLOCK + 1) if math.gcd(*ends, BLOCK) % n == 0)
 
 
-def plan_of(
-    schedule: Schedule,
-    server: Server,
-    lanes: int | None,
-    keep_base: bool = False,
-    origin: Origin | None = None,
-    devices: int = 1,
-    in_turn: Turns = Turns.ANY,
-) -> Plan:
+def plan_of(schedule: Schedule, problem: Problem, lanes: int | None = None, origin: Origin | None = None) -> Plan:
     """Returns the plan of a schedule.
 
     Args:
         schedule: arrivals of every server step.
-        server: with its needs.
+        problem: one of the runs.
         lanes: L, rounded up to a multiple of the devices; `None` chooses, on an accelerator the power of two whose
             local steps, masked ones included, take the least time if twice the lanes compute `_GAIN` times as many per
             second.
-        keep_base: x_s is read even if the server does not need it.
         origin: the beginning of the plan, see `make_plan`.
-        devices: number of devices that share the lanes.
-        in_turn: order of the runs of a client.
     """
-    keep_base |= server.needs.base
-    make = functools.partial(make_plan, schedule, keep_base=keep_base, origin=origin, in_turn=in_turn)
+    devices = 1 if problem.mesh is None else problem.mesh.size
+    how: dict[str, Any] = dict(keep_base=problem.reads_base, origin=origin, in_turn=turns_of(problem.client))
+    make = functools.partial(make_plan, schedule, **how)
     if lanes is None and jax.default_backend() == "cpu":
         lanes = devices * min(4 if devices > 1 else 1, max(1, schedule.in_flight // devices))
     if lanes is not None:
@@ -298,6 +282,48 @@ def plan_of(
         plan = make(lanes=plan.lanes // 2)
         best = min(best, plan, key=cost)
     return best
+
+
+def lanes_in_memory(problem: Problem, members: int = 1) -> int:
+    """Returns the number of lanes per member that fit into half of the device memory (at least 1)."""
+    memory = available_bytes()
+    if memory is None:
+        return MOST_LANES
+    size: Any = problem.hyperparameters.client.micro_batch  # set by `Client.executed`
+    return max(1, int(memory / 2 / lane_bytes(problem.model, size, problem.data.form) / members))
+
+
+def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> int:
+    """Returns the checked number of lanes that advance together.
+
+    Args:
+        lanes: lanes of one device.
+        chunk: the number as given; `None` chooses: 1 on a CPU, elsewhere as many as half of the memory holds.
+        problem: one of the runs.
+        members: number of runs.
+    """
+    if chunk is not None:
+        check_whole("run", "chunk", chunk)
+        if lanes % chunk:
+            raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}")
+        return int(chunk)
+    most = 1 if jax.default_backend() == "cpu" else lanes_in_memory(problem, members)
+    return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
+
+
+def lane_bytes(model: Model, size: int, data: DataForm) -> float:
+    """Returns the bytes of a lane during a local step on `size` samples, from the traced forward pass of the model."""
+    one = jax.eval_shape(lambda: example_batch(data))
+    batch: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), one)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params, state = jax.eval_shape(model.init, key, batch)
+
+    def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
+        return model.bound(frozen)(params, state, batch, key, True)[0].loss
+
+    traced = jax.make_jaxpr(loss)(params, state, batch, key, model.held(batch))
+    weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
+    return 3.0 * weights + _KEPT * sum(map(result_bytes, operations(traced.jaxpr)))
 
 
 def _rounded(count: int) -> int:

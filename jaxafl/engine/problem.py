@@ -24,6 +24,7 @@ from jaxafl.server.contract import Server, Tree
 
 Array = jax.Array
 Observe = Callable[[Tree], dict[str, Array]]
+BATCH = 500  # samples whose losses are summed at once in an evaluation, unless the memory of an accelerator decides
 
 
 class Hyperparameters(NamedTuple):
@@ -95,18 +96,13 @@ class Recording(NamedTuple):
 
     Attributes:
         observe: traced function of the parameters, returning a dict of arrays.
-        diagnostics: names from `diagnostics.DIAGNOSTICS`.
+        diagnostics: names from `step.DIAGNOSTICS`.
         metrics: metrics of whole sets by name.
     """
 
     observe: Observe | None = None
     diagnostics: tuple[str, ...] = ()
     metrics: tuple[tuple[str, Metric], ...] = ()
-
-    @property
-    def needs_base(self) -> bool:
-        """True if the start models of arrivals are recorded, or local models computed from them."""
-        return bool({"drift", "local_accuracy"} & {*self.diagnostics})
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -135,18 +131,16 @@ class Shapes(NamedTuple):
         mask: True if some server step has fewer than A arrivals.
         slots: True if the row of an update in the store may differ from its place among the arrivals.
         base: True if x_s is read.
-        timing: True if `Client(rate_schedule=...)` reads the timing of runs.
         per_lane: True if lanes make different numbers of local steps in a segment.
         steady: True if a run begins and ends in every lane of every segment.
-        replies: True if the server's replies are recorded.
         local_steps: trip count: local steps of all active lanes of every segment.
         segments_per_row: trip count: segments of every row.
         steps_per_row: trip count: server steps of every row.
     """
 
-    lanes: int
-    ring: int
-    store: int
+    lanes: int = 1
+    ring: int = 1
+    store: int = 1
     chunk: int = 1
     arrivals: int = 1
     rows: int = 1
@@ -157,10 +151,8 @@ class Shapes(NamedTuple):
     mask: bool = False
     slots: bool = False
     base: bool = False
-    timing: bool = False
     per_lane: bool = False
     steady: bool = False
-    replies: bool = False
     local_steps: int | None = None
     segments_per_row: int | None = None
     steps_per_row: int | None = None
@@ -175,7 +167,7 @@ class Shapes(NamedTuple):
 
 
 _SIZES = ("ring", "store", "arrivals", "rows", "segments")
-_COLUMNS = ("mask", "slots", "base", "timing", "per_lane")
+_COLUMNS = ("mask", "slots", "base", "per_lane")
 _TRIP_COUNTS = ("local_steps", "segments_per_row", "steps_per_row")
 
 
@@ -188,14 +180,14 @@ class Program:
         data: how mini-batches are gathered and preprocessed.
         recording: diagnostics and the user's `observe`.
         mesh: devices that share the lanes of the run, if there are several.
-        shapes: of its buffers, tables and loops; `None` for the evaluation, which has none of them.
+        shapes: of its buffers, tables and loops; an evaluation has none of them.
     """
 
     reference: weakref.ref[Model]
     data: DataForm
     recording: Recording
     mesh: Mesh | None = None
-    shapes: Shapes | None = None
+    shapes: Shapes = Shapes()  # noqa: RUF009 (immutable)
 
     @property
     def model(self) -> Model:
@@ -204,7 +196,7 @@ class Program:
         assert model is not None, "a program is traced while a problem holds its model"
         return model
 
-    def of(self, shapes: Shapes | None) -> Program:
+    def of(self, shapes: Shapes) -> Program:
         """Returns the program with other shapes."""
         return dataclasses.replace(self, shapes=shapes)
 
@@ -238,7 +230,12 @@ class Problem:
         """The key derived from the seed."""
         return seed_key(self.seed)
 
-    def program(self, shapes: Shapes | None = None) -> Program:
+    @property
+    def reads_base(self) -> bool:
+        """True if x_s of the arrivals is read."""
+        return self.server.needs.base or bool({"drift", "local_accuracy"} & {*self.recording.diagnostics})
+
+    def program(self, shapes: Shapes = Shapes()) -> Program:  # noqa: B008 (immutable)
         """Returns the program of the problem."""
         traced = self.recording._replace(metrics=())
         return Program(weakref.ref(self.model), self.data.form, traced, self.mesh, shapes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ from jaxafl.engine.problem import DeviceData, Hyperparameters, MemberHyperparame
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import build_server_step
 from jaxafl.engine.train import build_train
-from jaxafl.server.contract import Outcome
 
 Array = jax.Array
 Row = Callable[[Array, State, Records], tuple[State, Records]]
@@ -49,7 +48,7 @@ def advance(
     Returns:
         The new state and the records of the steps, each [P, steps_per_call, ...].
     """
-    count, shapes = len(state.failure.step), cast(Shapes, program.shapes)
+    count, shapes = len(state.failure.step), program.shapes
 
     def member(hyperparameters: Hyperparameters, tables: Tables, state: State) -> tuple[State, Records]:
         segments, steps, rows, origin = tables
@@ -57,24 +56,19 @@ def advance(
         server_step = build_server_step(program, hyperparameters, device)
         take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
 
-        def recorded(outcome: Outcome, info: dict[str, Array]) -> Records:
-            replies = outcome.next_steps if shapes.replies else None
-            return Records(info, replies=None if replies is None else replies.astype(jnp.int32))
-
         def take_step(number: Array, state: State, records: Records) -> tuple[State, Records]:
-            state, outcome, info = take(number - origin, number, state)
-            return state, buffers.write(records, number - first_step, recorded(outcome, info))
+            state, record = take(number - origin, number, state)
+            return state, buffers.write(records, number - first_step, record)
 
         def take_masked(number: Array, taken: Array, state: State, records: Records) -> tuple[State, Records]:
             last, scratch = len(steps.time) - 1, len(jax.tree.leaves(state.ring)[0]) - 1
             row = buffers.read(steps, jnp.minimum(number - origin, last))
             row = row._replace(write_slot=jnp.where(taken, row.write_slot, scratch))
-            new, outcome, info = server_step(row, number, state)
+            new, record = server_step(row, number, state)
             others = new._replace(ring=state.ring)  # the ring's write went to the scratch slot
             kept = jax.tree.map(lambda a, b: b if a is b else jnp.where(taken, a, b), others, state)
             new = kept._replace(ring=new.ring)
             where = jnp.where(taken, number - first_step, shapes.steps_per_call)
-            record = recorded(outcome, info)._replace(taken=taken)
             return new, jax.tree.map(lambda leaf, value: leaf.at[where].set(value, mode="drop"), records, record)
 
         def row(index: Array, state: State, records: Records) -> tuple[State, Records]:
@@ -92,9 +86,7 @@ def advance(
             return _repeat(shapes.steps_per_row or one.most_steps, step_one, (state, records))
 
         none = jnp.int32(0)
-        records = jax.eval_shape(lambda: recorded(*take(none, none, state)[1:]))
-        records = records._replace(taken=None if rows.steps is None else jnp.bool_(False))
-        records = buffers.allocate(records, shapes.steps_per_call)
+        records = buffers.allocate(jax.eval_shape(take, none, none, state)[1], shapes.steps_per_call)
         return over_rows(shapes, count == 1, row, state, records, start, stop)
 
     state_in = state_axes(state, shared=not tables.batched)
@@ -117,9 +109,6 @@ def over_rows(
         start, stop: int32.
     """
 
-    def one(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
-        return carry[0] + 1, *row(*carry)
-
     def proceed(carry: tuple[Array, State, Records]) -> Array:
         index, state, _ = carry
         return (index < stop) & (state.failure.step < 0) if single else index < stop
@@ -128,7 +117,7 @@ def over_rows(
         return row(start, state, records)
 
     def block(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
-        return _repeat(shapes.rows_per_check, lambda _, carry: one(carry), carry)
+        return _repeat(shapes.rows_per_check, lambda _, carry: (carry[0] + 1, *row(*carry)), carry)
 
     return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
 

@@ -5,24 +5,24 @@ Several members, each with a clock of its own, take a server step each per call.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.fleet import ServerStep
 from jaxafl.device import compiled, on_device, shapes_of
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.packing import Packing
 from jaxafl.engine.places import Places, tables_for
 from jaxafl.engine.plan import LoopRows, Tables
-from jaxafl.engine.planned import power_of_two, reads_base
+from jaxafl.engine.planned import chunk_of, power_of_two
 from jaxafl.engine.problem import Problem, Program, Shapes, Speed
 from jaxafl.engine.program import advance
 from jaxafl.engine.state import Records, State
-from jaxafl.engine.width import chunk_of
 
 Reached = Callable[[ServerStep, int], tuple[int, str]]
 """(server step, arrivals before it) -> 1 if the step is within the limits, else 0; and the limit that it reaches."""
@@ -61,14 +61,12 @@ class Replying(Execution):
             once=True,
             mask=fixed is None,
             slots=True,
-            base=reads_base(first),
-            timing=first.client.rate_schedule is not None,
+            base=first.reads_base,
             per_lane=True,
             steady=lanes == 1 and not self.scratch,
-            replies=first.server.needs.replies,
             steps_per_row=1,
         )
-        super().__init__(problems, shapes, speed.deterministic, shared=not self.scratch)
+        super().__init__(problems, shapes, speed.deterministic, shared=False)
         self.places = [Places(problem, lanes, ahead) for problem in problems]
         self.build(shapes)
 
@@ -82,18 +80,16 @@ class Replying(Execution):
             self._hear(self.replies_of(outputs[-1]), self.failed_of(outputs[-1]))
             if self.ended is not None:
                 break
-        if not outputs:
-            outputs = [np.zeros((0, self.packing_out.size), np.uint32)]
-        records, _ = self.packing_out.views(np.stack(outputs) if outputs[0].ndim == 1 else outputs[0])
+        records, _ = self.packing_out.views(np.array(outputs, np.uint32).reshape(-1, self.packing_out.size))
         # from [steps, P, 1, ...] to [P, steps, ...]
-        return jax.tree.map(lambda leaf: np.moveaxis(leaf[:, :, 0], 0, 1).copy(), records._replace(taken=None))
+        return jax.tree.map(lambda leaf: np.moveaxis(leaf[:, :, 0], 0, 1).copy(), records)
 
-    def resume(self, row: int, records: Sequence[Records]) -> None:
+    def resume(self, steps: int, records: Sequence[Records]) -> None:
         known = self.joined(records).replies
         failed = np.array([-1 if failure is None else failure[0] for failure in self.failures()])
-        for number in range(row):
+        for number in range(steps):
             self._fill(number)
-            self._hear(None if known is None else known[:, number : number + 1], np.where(failed <= number, failed, -1))
+            self._hear(known[:, number : number + 1], np.where(failed <= number, failed, -1))
 
     def schedule(self, index: int) -> Schedule:
         return self.places[index].schedule()
@@ -101,15 +97,15 @@ class Replying(Execution):
     def build(self, shapes: Shapes) -> None:
         self.enlarge(shapes)
         self.program, count = self.program.of(shapes), len(self.problems)
-        one, leading = np.zeros(1, np.int32), (count, 1)
-        if count == 1:
-            tables = Tables(*tables_for(shapes, ()), LoopRows(one, one, one), np.int32(0))
-        else:
-            each = np.zeros(leading, np.int32)
-            tables = Tables(*tables_for(shapes, (count,)), LoopRows(each, one, each, each, None, one), np.int32(0))
+        one, each = np.zeros(1, np.int32), np.zeros((count, 1), np.int32)
+        several = LoopRows(each, one, each, each, None, one)  # those that have ended take no step
+        rows = several if count > 1 else LoopRows(each, one, each)
+        tables = Tables(*tables_for(shapes, count), rows, np.int32(0))
         packing = Packing.of(tables)
         self.vector = np.zeros(packing.size, np.uint32)
         self.tables = packing.views(self.vector)
+        both = self.tables.segments, self.tables.steps
+        self.tables_of_runs = [jax.tree.map(lambda leaf, at=at: leaf[at], both) for at in range(count)]
         leaves, structure = jax.tree.flatten((self.members, self.problems[0].device))
         self.constant = tuple(leaves)  # flat, since a call would flatten the parts of the simulation again each time
         static, arguments = (self.program, packing, structure), (self.constant, on_device(self.vector), self.state)
@@ -136,25 +132,23 @@ class Replying(Execution):
         if shapes != self.shapes:
             self.build(shapes)
         self.vector[:] = 0
-        tables, rows = self.tables, self.tables.rows
+        rows = self.tables.rows
         self.tables.origin[...] = number
         rows.step[...] = number
         rows.segments[0] = max((len(one.segments) for one in planned.values()), default=0)
         for index, one in planned.items():
-            member = tables.segments, tables.steps
             if len(self.places) > 1:
-                member = jax.tree.map(lambda leaf, at=index: leaf[at], member)
                 rows.steps[index] = 1
                 longest = max((each.run.local_steps for segment in one.segments for each in segment), default=0)
                 rows.local_steps[0] = max(rows.local_steps[0], longest)
-            self.places[index].write(one, *member)
+            self.places[index].write(one, *self.tables_of_runs[index])
         return bool(planned)
 
-    def _hear(self, replies: np.ndarray | None, failed: Any) -> None:
+    def _hear(self, replies: np.ndarray, failed: np.ndarray) -> None:
         """Takes the replies [P, 1, A] of a server step, and ends the runs that have failed."""
         for index, places in enumerate(self.places):
             places.going &= bool(failed[index] < 0)
-            if replies is not None and places.going:
+            if places.going:
                 places.answered(replies[index, 0])
 
 
@@ -182,3 +176,66 @@ def _one_step(
     number = tables.origin
     state, records = advance(program, members, device, tables, state, number, number + 1, number)
     return state, (records, state.failure.step)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """Places of the leaves of a tree of small arrays in a vector of words of 32 bits.
+
+    A call of a program then moves one array between host and device instead of many. It is a static argument.
+
+    Attributes:
+        structure: of the tree.
+        record: type of the vector as a record of NumPy, with a field for each leaf; a bool is an int32.
+        types: types of the leaves.
+    """
+
+    structure: Any
+    record: np.dtype[Any]
+    types: tuple[np.dtype[Any], ...]
+
+    @classmethod
+    def of(cls, tree: Any) -> Packing:
+        """Returns the packing of a tree of arrays or shapes."""
+        leaves, structure = jax.tree.flatten(tree)
+        types = tuple(np.dtype(leaf.dtype) for leaf in leaves)
+        fields = [(str(place), _stored(leaf.dtype), leaf.shape) for place, leaf in enumerate(leaves)]
+        return cls(structure, np.dtype(fields), types)
+
+    @property
+    def size(self) -> int:
+        """Number of words."""
+        return self.record.itemsize // 4
+
+    def views(self, vectors: np.ndarray) -> Any:
+        """Returns the tree whose leaves are views of vectors [..., n], each [..., *shape]; bools are int32."""
+        records = vectors.view(self.record)[..., 0]
+        return jax.tree.unflatten(self.structure, [records[name] for name in self.record.names or ()])
+
+    def view_of(self, choose: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
+        """Returns the function from a vector to one leaf; `choose` takes the leaf of a tree."""
+        name = choose(jax.tree.unflatten(self.structure, self.record.names or ()))
+        return lambda vector: vector.view(self.record)[name][0]
+
+    def pack(self, tree: Any) -> jax.Array:
+        """Returns the vector of a traced tree."""
+        leaves = (leaf.astype(_stored(leaf.dtype)) for leaf in jax.tree.leaves(tree))
+        return jnp.concatenate([jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel() for leaf in leaves])
+
+    def unpack(self, vector: jax.Array) -> Any:
+        """Returns the traced tree of a vector."""
+        found = []
+        for name, kind in zip(self.record.names or (), self.types, strict=True):
+            field, begin = self.record[name], self.record.fields[name][1]  # type: ignore[index]
+            words = vector[begin // 4 : (begin + field.itemsize) // 4]
+            wide = (2,) if field.base.itemsize == 8 else ()
+            leaf = jax.lax.bitcast_convert_type(words.reshape(*field.shape, *wide), field.base)
+            found.append(leaf.astype(kind))
+        return jax.tree.unflatten(self.structure, found)
+
+
+def _stored(kind: Any) -> np.dtype[Any]:
+    """Returns the type that stores a leaf: one of 32 or 64 bits."""
+    if np.dtype(kind).itemsize >= 4:
+        return np.dtype(kind)
+    return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)

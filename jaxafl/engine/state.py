@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key
 from jaxafl.device.user_code import traced_method, with_arrays
-from jaxafl.engine.problem import DeviceData, Hyperparameters, Program, Shapes
+from jaxafl.engine.problem import DeviceData, Hyperparameters, Program
 from jaxafl.models.model import Batch, Model
 from jaxafl.server.contract import Server, Tree
 
@@ -64,8 +64,7 @@ class Records(NamedTuple):
     """Records of server steps, each [..., steps, ...]."""
 
     info: dict[str, Array]
-    taken: Any = None  # bool, of members with plans of their own: the steps that this call has taken
-    replies: Any = None  # int32 [..., A], local steps of each client's next run, if the server's replies are used
+    replies: Any = None  # int32 [..., A], local steps of each client's next run, if the server replies
 
 
 def initial(program: Program, hyperparameters: Hyperparameters, device: DeviceData, key: Key) -> State:
@@ -77,7 +76,7 @@ def initial(program: Program, hyperparameters: Hyperparameters, device: DeviceDa
         device: its data.
         key: derived from its seed.
     """
-    client, shapes = hyperparameters.client, cast(Shapes, program.shapes)
+    client, shapes = hyperparameters.client, program.shapes
     model = first_model(program.model, program.data, key)
     model = model._replace(shared=first_shared(client, model.params))
     batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)

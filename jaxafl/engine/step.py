@@ -1,4 +1,7 @@
-"""One server step: read the updates that it consumes, call the server, write the new version into the ring."""
+"""One server step: read the updates that it consumes, call the server, write the new version into the ring.
+
+Its records include diagnostics on request, which cost memory or a full pass over the training data.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,44 @@ from jaxafl.device.buffers import expand
 from jaxafl.device.keys import jax_key, pack, per_step, unpack
 from jaxafl.device.rows import squares
 from jaxafl.device.user_code import like_given, traced_method
-from jaxafl.engine import diagnostics
-from jaxafl.engine.evaluate import server_gradient
+from jaxafl.engine.evaluate import gradient_sum, owned_sums, server_gradient
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Observe, Program
 from jaxafl.engine.recorded import check_recorded
-from jaxafl.engine.state import Failure, State, Stored, Version
+from jaxafl.engine.state import Failure, Records, State, Stored, Version
 from jaxafl.models.model import Model
-from jaxafl.options import UserError
-from jaxafl.server.contract import Arrivals, Outcome, Server, Tree
+from jaxafl.options import UserError, check_choice
+from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, norm
 
 Array = jax.Array
-ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Outcome, dict[str, Array]]]
+ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Records]]
+
+DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client", "local_accuracy")
+"""Names of `Simulation.run(diagnostics=...)`."""
+
+
+def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
+    """Returns the requested names as a tuple, in the order of `DIAGNOSTICS`.
+
+    Args:
+        names: one name or several.
+        server: the server of the run.
+
+    Raises:
+        ValueError: a name is unknown, or the diagnostic has no meaning for this server.
+    """
+    names = (names,) if isinstance(names, str) else tuple(names)
+    for name in names:
+        check_choice("run", "diagnostics", name, DIAGNOSTICS)
+    if "drift" in names and server.needs.client_models:
+        raise ValueError(
+            f"drift is measured from a global version, but the clients of {server.name} have their own models"
+        )
+    return tuple(name for name in DIAGNOSTICS if name in names)
 
 
 def build_server_step(program: Program, hyperparameters: Hyperparameters, device: DeviceData) -> ServerStepFunction:
-    """Builds server_step(row, number, state) -> (state, outcome, record).
+    """Builds server_step(row, number, state) -> (state, record).
 
     Args:
         program: static.
@@ -45,8 +70,8 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             return state.clients.read_many(row.client)
         return None if row.base_slot is None else buffers.read_many(state.ring.params, row.base_slot)
 
-    def stored_of(row: Steps, state: State) -> tuple[Stored, Array, Tree]:
-        """Returns the updates of a step, the squares of their norms, and the updates that attackers know."""
+    def stored_of(row: Steps, state: State) -> tuple[Stored, Tree]:
+        """Returns the updates of a step, and those that attackers know."""
         store, known = state.store, state.delivered
         if row.update_slot is not None:
             store = buffers.read_many(store, row.update_slot)
@@ -56,19 +81,17 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             times = jnp.where(_mask_of(row), row.multiplicity, 0)
             delta, known = client.attack.received(store.delta, row.client, times, known)
             store = store._replace(delta=delta)
-        return store, squares(store.delta), known
+        return store, known
 
-    def arrivals_of(row: Steps, number: Array, state: State) -> tuple[Arrivals, Stored, Array, Tree]:
-        """Returns the arrivals, their updates, the squares of their norms, and the updates that attackers know."""
-        stored, lengths, known = stored_of(row, state)
+    def arrivals_of(row: Steps, number: Array, stored: Stored, state: State) -> Arrivals:
+        local_steps = stored.local_steps
         if server.needs.replies and client.epochs is not None:  # K counts epochs
-            per_epoch = client.steps_per_epoch(device.counts)[row.client]
-            stored = stored._replace(local_steps=stored.local_steps // per_epoch)
+            local_steps = local_steps // client.steps_per_epoch(device.counts)[row.client]
         mask, key = _mask_of(row), jax_key(per_step(state.batch_key, number))
         gradient = None
         if server.needs.validation:
             gradient = server_gradient(program, device, client, state.model.model_state, key)
-        arrivals = Arrivals(
+        return Arrivals(
             mask=mask,
             client=row.client,
             multiplicity=row.multiplicity,
@@ -77,14 +100,13 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             base=base_of(row, state),
             staleness=jnp.where(mask, row.staleness, 0),
             samples=jnp.where(mask, device.counts[row.client], 0).astype(stored.loss.dtype),
-            local_steps=stored.local_steps,
+            local_steps=local_steps,
             loss=stored.loss,
             step=number,
             time=row.time,
             key=key,
             validation_gradient=gradient,
         )
-        return arrivals, stored, lengths, known
 
     def act(row: Steps, arrivals: Arrivals, state: State) -> Outcome:
         now = server.at_step(arrivals.step)
@@ -132,9 +154,9 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
     ) -> dict[str, Array]:
         record = {"delta_norm": norms, **outcome.info}
         if "drift" in asked_diagnostics:
-            record["drift"] = diagnostics.drift(before.params, arrivals.base)
+            record["drift"] = drift(before.params, arrivals.base)
         if "local_accuracy" in asked_diagnostics:
-            record["local_accuracy"] = diagnostics.local_accuracy(program, device, arrivals, stored.model_state)
+            record["local_accuracy"] = local_accuracy(program, device, arrivals, stored.model_state)
         if client.patience is not None:
             record["executed_local_steps"] = arrivals.local_steps
         if stored.computed is not None:
@@ -146,13 +168,15 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             if not (row.mask is None or server.needs.empty_steps or rate.ndim):
                 record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
         if {"gradient_norm", "asynchronous_error"} & set(asked_diagnostics):
-            found = diagnostics.full_gradient(program, device, *before[:2])
+            found = full_gradient(program, device, *before[:2])
             gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
-            record |= diagnostics.of_gradient(asked_diagnostics, gradient, before.params, after.params, rate)
+            record |= of_gradient(asked_diagnostics, gradient, before.params, after.params, rate)
         return record | observed(program.recording.observe, after.params)
 
-    def server_step(row: Steps, number: Array, state: State) -> tuple[State, Outcome, dict[str, Array]]:
-        arrivals, stored, lengths, known = arrivals_of(row, number, state)
+    def server_step(row: Steps, number: Array, state: State) -> tuple[State, Records]:
+        stored, known = stored_of(row, state)
+        lengths = squares(stored.delta)
+        arrivals = arrivals_of(row, number, stored, state)
         outcome = act(row, arrivals, state)
         params, shared = corrected(row, arrivals, stored.message, outcome, state.model)
         model_states, mean_state = stored.model_state, state.model.model_state
@@ -179,7 +203,7 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             failure=_failure(state.failure, number, row, lengths, all_finite(model)),
             ring=buffers.write(state.ring, row.write_slot, model),
         )
-        return state, outcome, record
+        return state, Records(record, None if outcome.next_steps is None else outcome.next_steps.astype(jnp.int32))
 
     return server_step
 
@@ -204,19 +228,18 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
         if (shape := jax.tree.map(jnp.shape, value)) not in ((), (size,)):
             raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}")
     needs = server.needs
-    if needs.replies != (outcome.next_steps is not None):
-        raise UserError(f"{about} must return `next_steps` if its `needs` say that it replies, and only then")
+    for field, needed in (("next_steps", needs.replies), ("client_params", needs.client_models)):
+        if needed != (getattr(outcome, field) is not None):
+            raise UserError(f"{about} must return `{field}` if its `needs` ask for it, and only then")
     if needs.replies and not jnp.issubdtype(jnp.result_type(outcome.next_steps), jnp.integer):
         raise UserError(
             f"{about} must return `next_steps` as whole numbers, they are {jnp.result_type(outcome.next_steps)}; round "
             "them, e.g. by jnp.floor(x).astype(jnp.int32)"
         )
-    checked = (("weights", outcome.weights, (size,)), ("kept", outcome.kept, ()))
-    for field, part, wanted in (*checked, ("next_steps", outcome.next_steps, (size,))):
+    for field, wanted in (("weights", (size,)), ("kept", ()), ("next_steps", (size,))):
+        part = getattr(outcome, field)
         if part is not None and jnp.shape(part) != wanted:
             raise UserError(f"{about} must return `{field}` of shape {wanted}, it has shape {jnp.shape(part)}")
-    if needs.client_models != (outcome.client_params is not None):
-        raise UserError(f"{about} must return `client_params` where its `needs` have `client_models`, and only there")
     return outcome._replace(info=dict(outcome.info))
 
 
@@ -231,6 +254,11 @@ def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:
         return {}
     with traced_method("the run", "observe", "a fixed key"):
         return {f"observe_{name}": jnp.asarray(value) for name, value in observe(params).items()}
+
+
+def observe_members(program: Program, params: Tree) -> dict[str, Array]:
+    """Returns the results of `observe` for every member's parameters."""
+    return jax.lax.map(lambda member: observed(program.recording.observe, member), params)
 
 
 def _average(average: Tree, number: Array, params: Tree) -> Tree:
@@ -280,3 +308,70 @@ def all_finite(tree: Tree) -> Array:
     """Returns True if a tree has neither infinities nor NaNs."""
     # inf · 0 and NaN · 0 are NaN; on a CPU a sum is faster than `isfinite` of every entry
     return jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(tree)]).all()
+
+
+def drift(params: Tree, start: Tree) -> Array:
+    """Computes ‖x_t - x_s‖ of every arrival, [A] (Definition 1 of the AFL paper); `start`: x_s, each leaf [A, ...]."""
+    return jax.vmap(lambda x_s: norm(jax.tree.map(jnp.subtract, params, x_s)))(start)
+
+
+def local_accuracy(program: Program, device: DeviceData, arrivals: Arrivals, states: Tree) -> Array:
+    """Computes the accuracy of the clients' own models x_i^K = x_s + Δ_i on their held-out samples, [A].
+
+    It is NaN for clients without held-out samples.
+
+    Args:
+        program, device: of the run.
+        arrivals: of the server step.
+        states: non-trainable model state of each arrival.
+    """
+    ((_, owned),) = device.owned.items()
+
+    def one(arrival: tuple[Array, Tree, Tree]) -> Array:
+        total = owned_sums(program, device, lambda outputs: outputs.metrics["accuracy"], *arrival)
+        return total / owned.samples[arrival[0]].astype(total.dtype)
+
+    params = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
+    return jax.lax.map(one, (arrivals.client, params, states))
+
+
+def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tree, rate: Any) -> dict[str, Array]:
+    """Computes ‖∇F(x_t)‖² and the asynchronous error ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, if requested.
+
+    They are Definitions 1 and 2 of the AUDG/PSURDG paper.
+
+    Args:
+        names: requested diagnostics.
+        gradient: ∇F(x_t).
+        before, after: x_t and x_{t+1}.
+        rate: η, the applied learning rate; `None` if unknown.
+    """
+    record = {}
+    if "gradient_norm" in names:
+        record["gradient_norm_squared"] = jnp.square(norm(gradient))
+    if "asynchronous_error" in names:
+        if rate is None or jnp.ndim(rate):
+            raise UserError(
+                "asynchronous_error needs the gradient that was applied, (x_t - x_(t+1)) / η, and the rate η of this "
+                "server's step is not known: a schedule, or an optimiser of your own, makes it"
+            )
+        applied = jax.tree.map(lambda x, y: (x - y) / rate, before, after)
+        record["asynchronous_error"] = norm(jax.tree.map(jnp.subtract, gradient, applied))
+    return record
+
+
+def full_gradient(program: Program, device: DeviceData, params: Tree, model_state: Tree) -> Tree:
+    """Computes Σ_i n_i ∇f_i(x) over the training samples of all clients, without augmentation or dropout.
+
+    Args:
+        program, device: of the run.
+        params, model_state: x.
+    """
+
+    def add(client: Array, total: Tree) -> Tree:
+        def fetch(places: Array) -> Any:
+            return program.data.gather(device.arrays, client, places)
+
+        return gradient_sum(program, device.frozen, (params, model_state), fetch, device.counts[client], total)
+
+    return jax.lax.fori_loop(0, device.counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))

@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import turns_of
 from jaxafl.clock.schedule import Schedule
 from jaxafl.device import on_device
 from jaxafl.engine import evaluate as evaluation
 from jaxafl.engine.members import at_axes, state_axes
 from jaxafl.engine.plan import Tables
-from jaxafl.engine.planned import plan_of, reads_base, shapes_of_plan, tables_of
+from jaxafl.engine.planned import plan_of, shapes_of_plan, tables_of
 from jaxafl.engine.problem import Hyperparameters, MemberHyperparameters, Problem, Shapes, Speed
 from jaxafl.engine.program import advance
 from jaxafl.engine.state import State, initial
@@ -90,12 +89,11 @@ class Stepwise:
         seeds: list[int] = np.atleast_1d(np.asarray(seed)).tolist()
         problems = [simulation.problem(one) for one in seeds]
         schedules = [simulation.compute_schedule(steps, one) for one in seeds]
-        first, in_turn = problems[0], turns_of(problems[0].client)
-        base = reads_base(first)
-        lanes = plan_of(schedules[0], first.server, None, base, in_turn=in_turn).lanes
-        plans = [plan_of(one, first.server, lanes, base, in_turn=in_turn) for one in schedules]
+        first = problems[0]
+        lanes = plan_of(schedules[0], first).lanes
+        plans = [plan_of(one, first, lanes) for one in schedules]
         chunk = 1 if jax.default_backend() == "cpu" else lanes
-        each = (shapes_of_plan(plan, first, base, chunk, steps_per_call=steps) for plan in plans)
+        each = (shapes_of_plan(plan, first, chunk, steps_per_call=steps) for plan in plans)
         shapes = functools.reduce(Shapes.joined, each)
         states = [
             RunState(
@@ -169,7 +167,7 @@ class Stepwise:
         done = []
         for start in range(0, steps, every):
             stop = min(start + every, steps)
-            done.append(execution.of_chunk([execution.advance(start, stop)], stop - start))
+            done.append(execution.advance(start, stop))
             params, model_state = execution.model(0)
             yield Iterated(stop, params, model_state), execution.arrivals(0, start, stop, done)
 
@@ -204,7 +202,7 @@ def _step(program: Any, n: int, device: Any, state: RunState) -> tuple[RunState,
 
 @functools.partial(jax.jit, static_argnums=0)
 def _evaluate(program: Any, device: Any, model: Any) -> dict[str, Array]:
-    return evaluation.evaluate(program, True, 1, device, None, model)
+    return evaluation.evaluate(program, "", 1, device, None, model)
 
 
 def _shown(schedule: Schedule, width: int) -> dict[str, np.ndarray]:

@@ -28,7 +28,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
     `active.max()` would be batched and a loop bound must not be.
     """
     client, own_models = hyperparameters.client, hyperparameters.server.needs.client_models
-    shapes: Any = program.shapes
+    shapes = program.shapes
     apply = program.model.bound(device.frozen)
     micro_batch: Any = client.micro_batch  # set by `Client.executed`
 
@@ -48,8 +48,7 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
 
     def loaded(segment: Segments, state: State) -> Lane:
         columns = segment.load_slot, segment.load_client, segment.load_run, segment.timing
-        timing = jax.tree.map(lambda column: 0 if jnp.ndim(column) else None, segment.timing)
-        new = over_members(lambda *run: begun(state, *run), shapes.lanes, (0, 0, 0, timing), 0)(*columns)
+        new = over_members(lambda *run: begun(state, *run), shapes.lanes, (0, 0, 0, 0), 0)(*columns)
         return _where(segment.loads, new, state.lanes)
 
     def ended(state: State, lane: Lane, slot: Array) -> tuple[Stored, Any]:

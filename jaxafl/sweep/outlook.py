@@ -67,7 +67,7 @@ def outlook(
     count = min(len(batches), here if workers == 1 else workers)
     execution = work.execution(batches[0])
     held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
-    end, done, taken, pace = execution.row_of(work.every), 0, 0.0, 0.0
+    end, done, taken, pace = work.every, 0, 0.0, 0.0
     while done < end and taken < _LONG_ENOUGH:
         until = min(2 * done + 1, end)
         begun = time.perf_counter()
@@ -82,5 +82,5 @@ def outlook(
         devices=count,
         bytes=held,
         compile_seconds=execution.compile_seconds,
-        seconds=pace * execution.row_of(server_steps) * len(batches) / count,
+        seconds=pace * server_steps * len(batches) / count,
     )

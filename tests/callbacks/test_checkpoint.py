@@ -16,7 +16,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.callbacks import checkpoint, store
-from jaxafl.engine import placement
+from jaxafl.engine import planner
 from jaxafl.engine.execution import Execution
 from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, simulation
 
@@ -106,9 +106,9 @@ def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
 
 @pytest.mark.slow
 def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By rows of their plans, also within a chunk of server steps."""
+    """Also within a chunk of server steps."""
     monkeypatch.setattr("jaxafl.device.hardware._as_accelerator", True)
-    monkeypatch.setattr("jaxafl.engine.planned.BLOCK", 1)  # else a piece is a whole chunk
+    monkeypatch.setattr("jaxafl.engine.lockstep._TOGETHER", 2)  # else a piece is a whole chunk
     sim, axes = simulation(), {"seed": [0, 1, 2]}
     whole = afl.sweep(sim, axes, 20, eval_every=5)
     saves = []
@@ -116,7 +116,7 @@ def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.
 
     def saving(self: Any, execution: Any, progress: Any) -> None:
         save(self, execution, progress)
-        saves.append(progress.row)
+        saves.append(progress.step)
         if len(saves) == 7:
             raise KeyboardInterrupt
 
@@ -272,8 +272,8 @@ def test_a_run_that_was_planned_otherwise_does_not_go_on(
     reversed_ = lambda first, last, taken=(): (lambda at, count: ([count - 1 - place for place in at], count))(  # noqa: E731
         *places(first, last)
     )
-    places = placement._places
-    monkeypatch.setattr(placement, "_places", reversed_)
+    places = planner._places
+    monkeypatch.setattr(planner, "_places", reversed_)
     if name == "online":
         assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))
         return

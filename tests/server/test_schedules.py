@@ -167,12 +167,3 @@ def test_invalid_schedules_raise_before_anything_runs(mine: Server) -> None:
     clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     with pytest.raises((ValueError, TypeError), match=rf"{mine.name}.*(learning_rate|optimiser)"):
         afl.Simulation(quadratic().data, quadratic().model, GD, mine, clock).check()
-
-
-def test_a_schedule_that_leaves_the_bounds_later_raises_before_anything_runs() -> None:
-    falls = simulation(lambda t: 1 - 0.5 * t)
-    assert falls.run(3).server_rate.values.tolist() == [1.0, 0.5, 0.0]
-    with pytest.raises(ValueError, match="learning_rate at server step 5"):
-        falls.run(6)
-    with pytest.raises(ValueError, match="learning_rate at server step 1"):
-        simulation(lambda t: jnp.where(t == 1, jnp.inf, 1.0)).run(3)
