@@ -6,10 +6,8 @@ yields server steps (`jaxafl.clock.Clock.steps`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from bisect import insort
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
@@ -86,12 +84,9 @@ class Fleet:
         self.totals = dict.fromkeys(REASONS, 0)
         self.dropped: list[Dropped] = []  # since the last server step
         self.known: dict[int, LocalRun] = {}  # by run_id, those that a server step may still take
-        self.flight: list[LocalRun] = []  # a heap
-        self.stopped: set[int] = set()  # numbers of runs in the heap that were stopped
-        self.order: deque[LocalRun] | None = None  # runs in start order, once a clock asks for the oldest
+        self.flight: list[LocalRun] = []  # a heap, also of runs that were stopped
         self.runs = [0] * num_clients  # that each client has started
         self.longest = 0.0  # seconds of the longest run so far, without its hang
-        self.endless: list[LocalRun] = []  # runs in flight that never arrive
         self.since = 0  # arrivals since the last server step
         self.stepped = 0.0  # its time
         self.taken: Sequence[LocalRun] = []  # its arrivals
@@ -105,14 +100,12 @@ class Fleet:
         self.origin: Any = None  # function (starts that are left) -> version and reference of the next run
         self.choose: Callable[[LocalRun | None], int | None] = _restarts
         self.idle: Any = None  # idle clients, if they are drawn
-        self.opening: Any = None  # starts that no arrival makes due: its `time`, and its `begin(first)`
+        self.opens, self.open = NEVER, self._open  # time of starts that no arrival makes due, and what begins them
         # ---- draws
-        self.recordings = _recordings(clock)
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
         self.table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
-        known = self.table[:, 0].tolist() if rows.shape[1] == 1 else [None] * num_clients
-        self.local_steps: list[Any] = known  # of all runs of a client; `None` if they are in the table
+        self.local_steps: dict[int, int] = {}  # client -> local steps of its next runs, if the server has replied
         durations = getattr(clock, "durations", None)
         self.seconds = None if durations is None else draws.Seconds(durations, self.table, seed)
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
@@ -136,25 +129,26 @@ class Fleet:
         Args:
             alarm: function () -> the next time at which an empty list comes, after the arrivals of that instant.
         """
-        flight, due, stopped = self.flight, self.due, self.stopped
-        if not (self.started or due or self.opening):
+        flight, due, known = self.flight, self.due, self.known
+        if not (self.started or due) and self.opens == NEVER:
             for client in range(self.num_clients):
                 self.start(client)
         self.start_due()
         while True:
-            while stopped and flight and flight[0].run_id in stopped:
-                stopped.discard(heappop(flight).run_id)
+            while flight and flight[0].run_id not in known:
+                heappop(flight)
             first = flight[0].arrived if flight else NEVER
             if alarm is not None:
                 first = min(first, alarm())
             phase = NEVER if self.transport is None else self.transport.time(self.now)
-            if self.opening is not None and self.opening.time < min(first, phase):
-                self.opening.begin(min(first, phase))
+            if self.opens < min(first, phase):
+                self.now = self.opens
+                self.open(min(first, phase))
                 continue
             if phase <= first and phase < NEVER:
                 ended, self.now = self.transport.advance(self.now), phase  # type: ignore[union-attr]
                 if ended is not None:  # else a transfer, or the work between two, that is not the last of its run
-                    self.known[ended.run_id] = ended
+                    known[ended.run_id] = ended
                     heappush(flight, ended)
                 continue
             if first == NEVER:
@@ -162,8 +156,7 @@ class Fleet:
             self.now, runs = first, []
             while flight and flight[0].arrived == first:
                 run = heappop(flight)
-                if stopped and run.run_id in stopped:
-                    stopped.discard(run.run_id)
+                if run.run_id not in known:
                     continue
                 runs.append(run)
                 self.ended += 1
@@ -201,10 +194,8 @@ class Fleet:
                 self._fail(f"is at {time} s, and the time is {self.now} s", "times that do not fall")
             self.now = time
         if self.now == NEVER:
-            late = [run for run in self.known.values() if run.arrived == NEVER]
-            who = f"run {late[0].run} of client {late[0].client}" if late else "runs"
             self._fail(
-                f"waits for {who} for ever: its duration is infinite",
+                f"waits for {self._endless() or 'runs'} for ever: its duration is infinite",
                 "finite durations, or a clock that goes on with the other clients, such as free_running, interrupting, "
                 "semi_async and synchronous(deadline=...)",
             )
@@ -260,8 +251,7 @@ class Fleet:
             flies = False
         else:
             seconds, work = self.seconds.of(client, run, steps, now, self.longest)
-            if not seconds >= 0:
-                self.valid(seconds, client, run, run_id)
+            self.valid(seconds, client, run, run_id)
         if self.transport is not None and not flies:
             raise UserError(
                 "link: with shared=... the time of a transfer depends on the other transfers; expected free_running, a "
@@ -270,8 +260,6 @@ class Fleet:
         begun = _new(LocalRun, (now + seconds, client, run, run_id, version, reference, now, steps, work))
         if work > self.longest and work < NEVER:
             self.longest = work
-        if seconds == NEVER:
-            self.endless.append(begun)
         if self.transport is not None:
             begun = self.transport.begin(now, begun, seconds)
         self.runs[client], self.started = run + 1, run_id + 1
@@ -279,11 +267,8 @@ class Fleet:
         if self.repeats:
             self.known.pop(self.offered.get(client, -1), None)
             self.offered[client] = run_id
-        if flies:
-            if self.transport is None:
-                heappush(self.flight, begun)
-            if self.order is not None:
-                self.order.append(begun)
+        if flies and self.transport is None:
+            heappush(self.flight, begun)
         return begun
 
     def start_round(self, clients: Sequence[int], versions: Sequence[int] | None = None) -> list[LocalRun]:
@@ -299,8 +284,8 @@ class Fleet:
         runs = [self.start(client, one, now=begins, flies=False) for client, one in zip(clients, origins, strict=True)]
         self.transport = transport
         if transport is not None:
-            ends = transport.together([run.arrived for run in runs])
-            runs = [run._replace(started=now, arrived=now + end) for run, end in zip(runs, ends, strict=True)]
+            ends = transport.together(runs)
+            runs = [run._replace(started=now, arrived=now + ends[run.run_id]) for run in runs]
             self.known |= {run.run_id: run for run in runs}
         return runs
 
@@ -308,9 +293,7 @@ class Fleet:
         """Stops a run in flight; its client restarts when time moves on, before idle clients are drawn."""
         self.discard(run, "stopped")
         self.ended += 1
-        if self.transport is None:
-            self.stopped.add(run.run_id)
-        else:
+        if self.transport is not None:
             self.transport.stop(self.now, run)
         if self.idle is not None:
             self.idle.add(run.client)
@@ -326,17 +309,8 @@ class Fleet:
 
     def oldest(self) -> LocalRun | None:
         """Returns the run in flight that has started first, without those that never arrive."""
-        if self.order is None:
-            self.order = deque(self.known.values())
-        order = self.order
-        while order and not self._flies(order[0]):
-            order.popleft()
-        return order[0] if order else None
-
-    def _flies(self, run: LocalRun) -> bool:
-        """Returns True if a run is in flight, and will arrive."""
-        run = self.known.get(run.run_id, run) if self.transport else run
-        return run.run_id in self.known and not (run.arrived <= self.now or run.arrived == NEVER)
+        runs = self.known.values()
+        return next((run for run in runs if not (run.arrived <= self.now or run.arrived == NEVER)), None)
 
     def discard(self, run: LocalRun, reason: str = "refused") -> None:
         """Gives up a run, which no server step takes.
@@ -352,26 +326,24 @@ class Fleet:
         ended = self.now if reason in ("stopped", "abandoned") else run.arrived
         self.dropped.append(Dropped(run, reason, ended))
 
-    def drawn(self, name: str, index: int, draw: Callable[[], Any] | None = None) -> Any:
+    def drawn(self, name: str, index: int, draw: Callable[[], Any] = lambda: None) -> Any:
         """Returns entry `index` of the recording `name` of the clock, or `draw()` if there is none."""
-        table = self.recordings.get(name)
+        table = getattr(self.clock, name, None)
         if table is None:
-            return draw() if draw else None
+            return draw()
         if index >= len(table):
             raise UserError(
                 f"{self.clock.name}: the recorded {name} end at {index}, at server step {self.version}; expected "
                 f"further entries. Record more {name}, or give fewer server steps"
             )
-        return table[index].tolist()
+        return np.asarray(table)[index].tolist()
 
     def valid(self, seconds: float, client: int, run: int, run_id: int) -> float:
         """Returns the seconds of a run; raises `UserError` if they are NaN or negative."""
-        if seconds >= 0:
-            return seconds
-        which = f"run {run} of client {client} (start number {run_id})"
-        if math.isnan(seconds):
-            raise UserError(f"the recorded durations run out: {which} has no duration, but NaN")
-        raise UserError(f"{which} has a negative duration, {seconds} s")
+        if not seconds >= 0:
+            why = "the recorded durations run out" if math.isnan(seconds) else "a duration is negative"
+            raise UserError(f"{why}: run {run} of client {client} (start number {run_id}) lasts {seconds} s")
+        return seconds
 
     def recounted(self, step: ServerStep) -> ServerStep:
         """Returns a server step with the runs that have started since `step` made it."""
@@ -425,6 +397,11 @@ class Fleet:
                 self.start(client)
         due.clear()
 
+    def _open(self, first: float) -> None:
+        """Starts the clients that are due at `opens`, before the next arrival or alarm at `first`."""
+        self.opens = NEVER
+        self.start_due()
+
     def comes(self) -> bool:
         """Returns True if a run in flight will arrive, or a start is due."""
         phase = NEVER if self.transport is None else self.transport.time(self.now)
@@ -443,7 +420,7 @@ class Fleet:
 
     def of_protocol(self, clock: Any, skipped_runs: int = 0) -> Steps:
         """Returns the server steps of a protocol that another clock contains; its runs are counted after others."""
-        self.recordings = _recordings(clock)
+        self.clock = clock
         if self.table.shape[1] > 1:
             self.table = self.table[:, skipped_runs:]
             if self.seconds is not None:
@@ -452,9 +429,8 @@ class Fleet:
 
     def planned_steps(self, client: int, run: int) -> int:
         """Returns the local steps of a run."""
-        known: int | None = self.local_steps[client]
-        if known is not None:
-            return known
+        if client in self.local_steps:
+            return self.local_steps[client]
         return int(self.table[client, min(run, self.table.shape[1] - 1)])
 
     def in_flight(self) -> int:
@@ -467,10 +443,15 @@ class Fleet:
         Args:
             waits: True if it comes by an arrival only.
         """
-        late = self.endless[0] if self.endless and waits else None
+        late = self._endless() if waits else ""
         if late or self.now == self.stepped:
-            why = f"run {late.run} of client {late.client} never arrives" if late else "no time passes"
+            why = f"{late} never arrives" if late else "no time passes"
             self._fail(f"has not come after {self.since:,} arrivals, and {why}", "finite durations above 0")
+
+    def _endless(self) -> str:
+        """Returns the first run that never arrives; empty if there is none."""
+        late = (run for run in self.known.values() if run.arrived == NEVER)
+        return next((f"run {run.run} of client {run.client}" for run in late), "")
 
     def gone(self) -> None:
         """Raises `UserError`, as no client will ever arrive."""
@@ -482,11 +463,6 @@ class Fleet:
     def _fail(self, given: str, expected: str) -> None:
         name = self.clock.name
         raise UserError(f"the clock {name} makes no schedule: server step {self.version} {given}; expected {expected}")
-
-
-def _recordings(clock: Any) -> dict[str, np.ndarray]:
-    names = [field.name for field in dataclasses.fields(clock) if field.metadata.get("recording")]
-    return {name: np.asarray(table) for name in names if (table := getattr(clock, name)) is not None}
 
 
 def _restarts(ended: LocalRun | None) -> int:
