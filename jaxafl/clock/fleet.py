@@ -54,8 +54,8 @@ class ServerStep(NamedTuple):
     version: int  # index of the step
     time: float  # simulated seconds
     runs: Sequence[LocalRun]  # its arrivals, in order
-    kinds: Sequence[int] | None  # indices into the clock's `kinds`
-    counts: Sequence[int] | None  # number of times that each update counts
+    kinds: Sequence[int]  # indices into the clock's `kinds`
+    counts: Sequence[int]  # number of times that each update counts
     totals: tuple[int, ...]  # runs started, refused, stopped, lost, and starts skipped, so far
     dropped: Sequence[Dropped]  # since the last step
     columns: Mapping[str, Any]  # the clock's own values, per step or per run
@@ -90,8 +90,10 @@ class Fleet:
         self.since = 0  # arrivals since the last server step
         self.stepped = 0.0  # its time
         self.taken: Sequence[LocalRun] = []  # its arrivals
+        self.alarm = NEVER  # next time at which the clock steps whatever arrives
         self.keeps = 0  # versions before the newest that later runs may start from
-        self.shift: Any = None  # numbers of versions and runs that `warm_up` does not publish
+        self.early = 0  # runs of every client before those of the protocol, see `warm_up`
+        self.completes: Callable[[Sequence[LocalRun]], bool] | None = None  # says if a step makes the first version
         # ---- starts
         self.refills = True  # every arrival makes a start due
         self.due: list[LocalRun | None] = []  # ended runs whose places are to be filled when time moves on
@@ -120,14 +122,12 @@ class Fleet:
         for runs in self.instants():
             yield from runs
 
-    def instants(self, alarm: Callable[[], float] | None = None) -> Iterator[list[LocalRun]]:
+    def instants(self) -> Iterator[list[LocalRun]]:
         """Yields the runs that arrive at one instant, in client order.
 
         At first every client starts, unless the clock has started runs. Clients that are due, by default those whose
-        runs have ended, start when the loop asks for the next instant.
-
-        Args:
-            alarm: function () -> the next time at which an empty list comes, after the arrivals of that instant.
+        runs have ended, start when the loop asks for the next instant. At `alarm` an empty list comes, after the
+        arrivals of that instant.
         """
         flight, due, known = self.flight, self.due, self.known
         if not (self.started or due) and self.opens == NEVER:
@@ -137,9 +137,7 @@ class Fleet:
         while True:
             while flight and flight[0].run_id not in known:
                 heappop(flight)
-            first = flight[0].arrived if flight else NEVER
-            if alarm is not None:
-                first = min(first, alarm())
+            first = min(flight[0].arrived, self.alarm) if flight else self.alarm
             phase = NEVER if self.transport is None else self.transport.time(self.now)
             if self.opens < min(first, phase):
                 self.now = self.opens
@@ -166,9 +164,9 @@ class Fleet:
                 due += runs
             self.since += len(runs)
             if self.since > _PATIENCE * self.num_clients:
-                self._check_endless(alarm is None)
+                self._check_endless()
             yield runs
-            if alarm is None or alarm() != self.now:
+            if self.alarm != self.now:
                 self.start_due()
 
     def step(
@@ -212,9 +210,14 @@ class Fleet:
                         f"takes run {run.run} of client {run.client}, which has not started or was taken before",
                         "each run once, or Delivery.REPEATED in `delivers`",
                     )
-        totals = (self.started, *self.totals.values(), self.skipped)
+        makes = self.completes is None or self.completes(runs)
+        totals = (self.begun(), *self.totals.values(), self.skipped)
+        kinds = [0] * len(runs) if kinds is None else kinds
+        counts = [1] * len(runs) if counts is None else counts
         made = ServerStep(self.version, self.now, runs, kinds, counts, totals, self.dropped, columns)
-        self.version, self.dropped, self.since, self.stepped, self.taken = self.version + 1, [], 0, self.now, runs
+        self.since, self.stepped, self.taken = 0, self.now, runs
+        if makes:
+            self.version, self.dropped = self.version + 1, []
         return made
 
     def start(
@@ -243,14 +246,15 @@ class Fleet:
             self._fail(f"starts client {client} from version {version}", f"0 to {self.version}")
         if now is None:
             now = self.now
-        run, run_id = self.runs[client], self.started
+        index, run_id = self.runs[client], self.begun()
+        run = index + self.early
         steps = self.planned_steps(client, run)
         reference = version if reference is None else reference
         seconds = work = math.nan
         if self.seconds is None or not timed:
             flies = False
         else:
-            seconds, work = self.seconds.of(client, run, steps, now, self.longest)
+            seconds, work = self.seconds.of(client, index, steps, now, self.longest)
             self.valid(seconds, client, run, run_id)
         if self.transport is not None and not flies:
             raise UserError(
@@ -262,7 +266,7 @@ class Fleet:
             self.longest = work
         if self.transport is not None:
             begun = self.transport.begin(now, begun, seconds)
-        self.runs[client], self.started = run + 1, run_id + 1
+        self.runs[client], self.started = index + 1, self.started + 1
         self.known[run_id] = begun
         if self.repeats:
             self.known.pop(self.offered.get(client, -1), None)
@@ -284,8 +288,8 @@ class Fleet:
         runs = [self.start(client, one, now=begins, flies=False) for client, one in zip(clients, origins, strict=True)]
         self.transport = transport
         if transport is not None:
-            ends = transport.together(runs)
-            runs = [run._replace(started=now, arrived=now + ends[run.run_id]) for run in runs]
+            ends = transport.together([run.arrived for run in runs])
+            runs = [run._replace(started=now, arrived=now + end) for run, end in zip(runs, ends, strict=True)]
             self.known |= {run.run_id: run for run in runs}
         return runs
 
@@ -341,13 +345,13 @@ class Fleet:
     def valid(self, seconds: float, client: int, run: int, run_id: int) -> float:
         """Returns the seconds of a run; raises `UserError` if they are NaN or negative."""
         if not seconds >= 0:
-            why = "the recorded durations run out" if math.isnan(seconds) else "a duration is negative"
-            raise UserError(f"{why}: run {run} of client {client} (start number {run_id}) lasts {seconds} s")
+            what = "NaN, or the recorded durations run out" if math.isnan(seconds) else "negative"
+            raise UserError(f"a duration is {what}: run {run} of client {client} (start number {run_id})")
         return seconds
 
     def recounted(self, step: ServerStep) -> ServerStep:
         """Returns a server step with the runs that have started since `step` made it."""
-        return step._replace(totals=(self.started, *step.totals[1:]))
+        return step._replace(totals=(self.begun(), *step.totals[1:]))
 
     # ---- what the engine calls
 
@@ -365,15 +369,13 @@ class Fleet:
 
     def flying(self) -> list[LocalRun]:
         """Returns the runs that have not ended yet, in start order."""
-        runs = [run for run in self.known.values() if not run.arrived <= self.now]
-        return runs if self.shift is None else [self.shift.run(run) for run in runs]
+        return [run for run in self.known.values() if not run.arrived <= self.now]
 
     def held(self) -> list[int]:
         """Returns the versions that later server steps may still need."""
         versions = {version for run in self.known.values() for version in run[4:6]}
         versions |= {*self.versions.values(), *range(max(self.version - self.keeps, 0), self.version)}
-        skipped = 0 if self.shift is None else self.shift.versions
-        return sorted({max(version - skipped, 0) for version in versions})
+        return sorted(versions)
 
     # ---- starts
 
@@ -416,16 +418,7 @@ class Fleet:
         key = draws.stream(self.seed, Purpose.LOST)
         drawn = draws.PerRun(self.num_clients, lambda client, run: draws.uniform(draws.threefry(key, client, run)))
         most = np.broadcast_to(odds, self.num_clients).tolist()
-        return lambda run: drawn(run.client, run.run) < most[run.client]
-
-    def of_protocol(self, clock: Any, skipped_runs: int = 0) -> Steps:
-        """Returns the server steps of a protocol that another clock contains; its runs are counted after others."""
-        self.clock = clock
-        if self.table.shape[1] > 1:
-            self.table = self.table[:, skipped_runs:]
-            if self.seconds is not None:
-                self.seconds.steps = self.table
-        return clock.steps(self)
+        return lambda run: drawn(run.client, run.run - self.early) < most[run.client]
 
     def planned_steps(self, client: int, run: int) -> int:
         """Returns the local steps of a run."""
@@ -433,17 +426,17 @@ class Fleet:
             return self.local_steps[client]
         return int(self.table[client, min(run, self.table.shape[1] - 1)])
 
+    def begun(self) -> int:
+        """Returns the number of runs that have started, with those before the protocol's."""
+        return self.started + self.early * self.num_clients
+
     def in_flight(self) -> int:
         """Returns the number of runs in flight."""
         return self.started - self.ended
 
-    def _check_endless(self, waits: bool) -> None:
-        """Raises `UserError` if a server step that never comes would take more and more arrivals.
-
-        Args:
-            waits: True if it comes by an arrival only.
-        """
-        late = self._endless() if waits else ""
+    def _check_endless(self) -> None:
+        """Raises `UserError` if a server step that never comes would take more and more arrivals."""
+        late = self._endless() if self.alarm == NEVER else ""
         if late or self.now == self.stepped:
             why = f"{late} never arrives" if late else "no time passes"
             self._fail(f"has not come after {self.since:,} arrivals, and {why}", "finite durations above 0")

@@ -206,13 +206,13 @@ class free_running(Clock):
         begins.begin(fleet, self)
         lost = fleet.losses(self.lost) if self.lost is not None else None
         alarms = closes.alarms(fleet)
-        alarm = next(alarms, NEVER)
+        fleet.alarm = next(alarms, NEVER)
         taken: list[LocalRun] = []
-        for runs in fleet.instants(None if alarm == NEVER else lambda: alarm):
+        for runs in fleet.instants():
             if not runs:
                 if not taken and begins.by_arrival and not fleet.comes():
                     fleet.gone()  # windows without arrivals would follow for ever
-                alarm = next(alarms, NEVER)
+                fleet.alarm = next(alarms, NEVER)
                 yield fleet.step(taken)
                 taken = []
             for place, run in enumerate(runs):

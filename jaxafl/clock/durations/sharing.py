@@ -69,27 +69,33 @@ class Sharing:
             self.under_way.discard(run.run_id)
         del self.runs[run.run_id]
 
-    def together(self, runs: list[LocalRun]) -> dict[int, float]:
-        """Returns the arrivals, by run_id, of runs that begin at time 0 while there are no others.
+    def together(self, seconds: list[float]) -> list[float]:
+        """Returns the seconds until the arrivals of runs that begin at one instant, while there are no others.
 
-        All downloads are equally long, so that they end together.
+        All downloads are equally long, so that they end together. Uploads are equally long too, so that they end in the
+        order in which they begin.
 
         Args:
-            runs: the runs; they arrive after the seconds of their work, without transfers.
+            seconds: seconds of work of each.
         """
-        alone = Sharing(self.speed, self.up, self.down)
-        downloaded = len(runs) * self.down / self.speed
-        ends = {run.run_id: NEVER for run in runs}
-        for run in runs:
-            if run.arrived < NEVER:
-                alone.runs[run.run_id] = run, run.arrived
-                heappush(alone.works, (downloaded + run.arrived, run.client, run.run_id))
-        now = 0.0
-        while (time := alone.time(now)) < NEVER:
-            ended, now = alone.advance(now), time
-            if ended is not None:
-                ends[ended.run_id] = ended.arrived
-        return ends
+        begins = [len(seconds) * self.down / self.speed + one for one in seconds]
+        order = sorted(range(len(begins)), key=begins.__getitem__)
+        first = [*(begins[place] for place in order), NEVER]
+        due: list[float] = []  # V at the ends of the uploads that have begun
+        ends: list[float] = []
+        served = now = 0.0
+        while len(ends) < len(due) or first[len(due)] < NEVER:
+            under_way = len(due) - len(ends)
+            ending = now + (due[len(ends)] - served) * under_way / self.speed if under_way else NEVER
+            if ending <= first[len(due)]:
+                served, now = due[len(ends)], ending
+                ends.append(now)
+            else:
+                time = first[len(due)]
+                served, now = served + (time - now) * self.speed / max(under_way, 1), time
+                due.append(served + self.up)
+        found = dict(zip(order, ends, strict=False))
+        return [found.get(place, NEVER) for place in range(len(seconds))]
 
     def _transferred(self, now: float) -> float:
         """Returns the time of the next end of a transfer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import ClassVar
 
@@ -55,15 +56,15 @@ class bernoulli(Clock):
         keys = {name: draws.stream(fleet.seed, Purpose[name.upper()]) for name in ("upload", "download")}
         drawn = {name: _ticks(key, clients) for name, key in keys.items()}
 
-        def succeed(name: str) -> np.ndarray:
-            found = fleet.drawn(f"{name}s", fleet.version, lambda: drawn[name][fleet.version] < getattr(self, name))
+        def succeed(name: str, tick: int) -> np.ndarray:
+            found = fleet.drawn(f"{name}s", tick, lambda: drawn[name][tick] < getattr(self, name))
             return np.asarray(found, bool)
 
         offered = [fleet.start(client) for client in clients.tolist()]
-        while True:
-            time, uploads = fleet.version + 1.0, succeed("upload")
-            fresh = np.flatnonzero(uploads & succeed("download")).tolist()
-            step = fleet.step([offered[client] for client in np.flatnonzero(uploads).tolist()], time=time)
+        for tick in itertools.count():
+            uploads = succeed("upload", tick)
+            fresh = np.flatnonzero(uploads & succeed("download", tick)).tolist()
+            step = fleet.step([offered[client] for client in np.flatnonzero(uploads).tolist()], time=tick + 1.0)
             for client in fresh:
                 offered[client] = fleet.start(client)
             yield fleet.recounted(step)
