@@ -393,10 +393,8 @@ class Fleet:
                 return
             if self.origin is not None:
                 self.start(client, *self.origin(len(due) - place - 1))
-            elif versions and ended is not None:
-                self.start(client, versions.pop(ended.run_id, None))
             else:
-                self.start(client)
+                self.start(client, versions.pop(ended.run_id, None) if ended else None)
         due.clear()
 
     def _open(self, first: float) -> None:

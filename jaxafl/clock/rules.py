@@ -16,7 +16,7 @@ from jaxafl.clock import draws
 from jaxafl.clock.contract import ByOptions, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
-from jaxafl.clock.idle import Awake, Weights, idle_of, take
+from jaxafl.clock.idle import Awake, idle_of, take
 from jaxafl.device.keys import Purpose
 from jaxafl.options import Number, Part, number, static
 
@@ -292,7 +292,7 @@ class at_rate(Begins):
 
 
 class Selects(Part):
-    """Base of rules for the choice of an idle client; this one draws it uniformly.
+    """Base of rules for the choice of an idle client; this one draws it uniformly, or by `weights` if it has some.
 
     Attributes:
         always: True if the rule has an effect even if all clients can be in flight.
@@ -305,7 +305,7 @@ class Selects(Part):
 
         It sets `fleet.idle`, which is told who is idle again.
         """
-        idle = fleet.idle = idle_of(fleet.num_clients, most_busy)
+        idle = fleet.idle = idle_of(fleet.num_clients, most_busy, getattr(self, "weights", None))
         return lambda ended: take(idle, fleet.share(fleet.started))
 
 
@@ -321,10 +321,6 @@ class by_weight(Selects):
     """
 
     weights: Number = number(least=0, per_client=True)
-
-    def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
-        idle = fleet.idle = Weights(self.weights, fleet.num_clients)
-        return lambda ended: take(idle, fleet.share(fleet.started))
 
 
 class by_samples(Selects):

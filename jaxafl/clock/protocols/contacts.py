@@ -118,10 +118,13 @@ class interrupting(Clock):
         while True:
             now = (fleet.version + 1) * float(self.period)
             contacted = sorted(drawn_clients(fleet, fleet.version, self.contacted))
-            lasting = [_lasting(fleet, current[client]) for client in contacted]
-            taken = [_contact(current[client], now, *one) for client, one in zip(contacted, lasting, strict=True)]
-            complete = [latency + per_step * current[client].local_steps for client, (latency, per_step) in
-                        zip(contacted, lasting, strict=True) if per_step < NEVER]  # fmt: skip
+            taken, complete = [], []
+            for client in contacted:
+                run = current[client]
+                latency, per_step = _lasting(fleet, run)
+                taken.append(_contact(run, now, latency, per_step))
+                if per_step < NEVER:
+                    complete.append(latency + per_step * run.local_steps)
             fleet.longest = max([fleet.longest, *complete])
             step = fleet.step(taken, time=now)
             for client in contacted:
