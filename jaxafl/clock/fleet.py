@@ -92,7 +92,7 @@ class Fleet:
         self.taken: Sequence[LocalRun] = []  # its arrivals
         self.alarm = NEVER  # next time at which the clock steps whatever arrives
         self.keeps = 0  # versions before the newest that later runs may start from
-        self.early = 0  # runs of every client before those of the protocol, see `warm_up`
+        self.early = self.before = 0  # runs of every client, and of all, before those of the protocol, see `warm_up`
         self.completes: Callable[[Sequence[LocalRun]], bool] | None = None  # says if a step makes the first version
         # ---- starts
         self.refills = True  # every arrival makes a start due
@@ -107,7 +107,8 @@ class Fleet:
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
         self.table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
-        self.local_steps: dict[int, int] = {}  # client -> local steps of its next runs, if the server has replied
+        alike = enumerate(self.table[:, 0].tolist()) if rows.shape[1] == 1 else ()  # in all runs of a client
+        self.local_steps = dict(alike)  # client -> local steps of its next runs, if not as in the table
         durations = getattr(clock, "durations", None)
         self.seconds = None if durations is None else draws.Seconds(durations, self.table, seed)
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
@@ -211,11 +212,13 @@ class Fleet:
                         "each run once, or Delivery.REPEATED in `delivers`",
                     )
         makes = self.completes is None or self.completes(runs)
-        totals = (self.begun(), *self.totals.values(), self.skipped)
+        totals = (self.started + self.before, *self.totals.values(), self.skipped)
         kinds = [0] * len(runs) if kinds is None else kinds
         counts = [1] * len(runs) if counts is None else counts
         made = ServerStep(self.version, self.now, runs, kinds, counts, totals, self.dropped, columns)
-        self.since, self.stepped, self.taken = 0, self.now, runs
+        self.since = 0
+        self.stepped = self.now
+        self.taken = runs
         if makes:
             self.version, self.dropped = self.version + 1, []
         return made
@@ -246,7 +249,7 @@ class Fleet:
             self._fail(f"starts client {client} from version {version}", f"0 to {self.version}")
         if now is None:
             now = self.now
-        index, run_id = self.runs[client], self.begun()
+        index, run_id = self.runs[client], self.started + self.before
         run = index + self.early
         steps = self.planned_steps(client, run)
         reference = version if reference is None else reference
@@ -255,7 +258,8 @@ class Fleet:
             flies = False
         else:
             seconds, work = self.seconds.of(client, index, steps, now, self.longest)
-            self.valid(seconds, client, run, run_id)
+            if not seconds >= 0:
+                self.valid(seconds, client, run, run_id)
         if self.transport is not None and not flies:
             raise UserError(
                 "link: with shared=... the time of a transfer depends on the other transfers; expected free_running, a "
@@ -351,7 +355,7 @@ class Fleet:
 
     def recounted(self, step: ServerStep) -> ServerStep:
         """Returns a server step with the runs that have started since `step` made it."""
-        return step._replace(totals=(self.begun(), *step.totals[1:]))
+        return step._replace(totals=(self.started + self.before, *step.totals[1:]))
 
     # ---- what the engine calls
 
@@ -423,10 +427,6 @@ class Fleet:
         if client in self.local_steps:
             return self.local_steps[client]
         return int(self.table[client, min(run, self.table.shape[1] - 1)])
-
-    def begun(self) -> int:
-        """Returns the number of runs that have started, with those before the protocol's."""
-        return self.started + self.early * self.num_clients
 
     def in_flight(self) -> int:
         """Returns the number of runs in flight."""

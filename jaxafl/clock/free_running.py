@@ -202,7 +202,9 @@ class free_running(Clock):
         if not everyone or self.starts is not None:  # else those restart whose runs have ended
             fleet.choose = composed.select.begin(fleet, flying) if self.starts is None else self._recorded(fleet)
             fleet.due += [None] * flying
-        closes, begins, bound = composed.closes, composed.begins, composed.bound
+        closes: rules.Closes = composed.closes
+        begins: rules.Begins = composed.begins
+        bound: rules.Bound = composed.bound
         begins.begin(fleet, self)
         lost = fleet.losses(self.lost) if self.lost is not None else None
         alarms = closes.alarms(fleet)

@@ -92,16 +92,17 @@ class Live:
         collects = gc.isenabled()
         gc.disable()  # Python's collector would look through the runs again and again, which have no cycles
         try:
-            for _ in range(count):
-                steps.append(self.next())
-        except UserError as error:
-            if not (early and steps):
-                raise
-            self.error = error
+            while len(steps) < count and self.error is None:
+                try:
+                    steps.append(self.next())
+                except UserError as error:
+                    if not (early and steps):
+                        raise
+                    self.error = error
+            return self.collect(steps)
         finally:
             if collects:
                 gc.enable()
-        return self.collect(steps)
 
     def complete(self, count: int) -> Schedule:
         """Returns a schedule of `count` server steps with the runs in flight after the last."""
