@@ -136,9 +136,3 @@ def test_local_training_that_cannot_be_is_found_before_compilation(options: dict
     client = afl.Client(optax.sgd, **{"learning_rate": 0.1, "steps": 2, "batch_size": 4} | options)
     with pytest.raises((ValueError, TypeError), match=words):
         classifier(client=client).check()
-
-
-def test_a_schedule_longer_than_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxafl.clock.live.host_bytes", lambda: 2**33)
-    with pytest.raises(MemoryError, match=r"2,000,000,000 server steps needs .* GiB, and there are 8 GiB"):
-        classifier().schedule(2 * 10**9)

@@ -144,10 +144,8 @@ class Seconds:
     def of_steps(self, client: int, run: int, now: float, longest: float) -> tuple[float, float]:
         """Returns the seconds of a run with no local step, and with one."""
         if self.by_start:
-            none, one = (self.of(client, run, steps, now, longest)[0] for steps in (0, 1))
-        else:
-            none, one = (part(client, run) for part in self.parts)
-        return none, one
+            return self.of(client, run, 0, now, longest)[0], self.of(client, run, 1, now, longest)[0]
+        return self.parts[0](client, run), self.parts[1](client, run)
 
     def follow_replies(self) -> None:
         """Lets runs last as their own local steps say, since replies change those of the table."""

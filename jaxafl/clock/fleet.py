@@ -6,10 +6,8 @@ yields server steps (`jaxafl.clock.Clock.steps`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from bisect import insort
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
@@ -56,8 +54,8 @@ class ServerStep(NamedTuple):
     version: int  # index of the step
     time: float  # simulated seconds
     runs: Sequence[LocalRun]  # its arrivals, in order
-    kinds: Sequence[int] | None  # indices into the clock's `kinds`
-    counts: Sequence[int] | None  # number of times that each update counts
+    kinds: Sequence[int]  # indices into the clock's `kinds`
+    counts: Sequence[int]  # number of times that each update counts
     totals: tuple[int, ...]  # runs started, refused, stopped, lost, and starts skipped, so far
     dropped: Sequence[Dropped]  # since the last step
     columns: Mapping[str, Any]  # the clock's own values, per step or per run
@@ -86,17 +84,16 @@ class Fleet:
         self.totals = dict.fromkeys(REASONS, 0)
         self.dropped: list[Dropped] = []  # since the last server step
         self.known: dict[int, LocalRun] = {}  # by run_id, those that a server step may still take
-        self.flight: list[LocalRun] = []  # a heap
-        self.stopped: set[int] = set()  # numbers of runs in the heap that were stopped
-        self.order: deque[LocalRun] | None = None  # runs in start order, once a clock asks for the oldest
+        self.flight: list[LocalRun] = []  # a heap, also of runs that were stopped
         self.runs = [0] * num_clients  # that each client has started
         self.longest = 0.0  # seconds of the longest run so far, without its hang
-        self.endless: list[LocalRun] = []  # runs in flight that never arrive
         self.since = 0  # arrivals since the last server step
         self.stepped = 0.0  # its time
         self.taken: Sequence[LocalRun] = []  # its arrivals
+        self.alarm = NEVER  # next time at which the clock steps whatever arrives
         self.keeps = 0  # versions before the newest that later runs may start from
-        self.shift: Any = None  # numbers of versions and runs that `warm_up` does not publish
+        self.early = self.before = 0  # runs of every client, and of all, before those of the protocol, see `warm_up`
+        self.completes: Callable[[Sequence[LocalRun]], bool] | None = None  # says if a step makes the first version
         # ---- starts
         self.refills = True  # every arrival makes a start due
         self.due: list[LocalRun | None] = []  # ended runs whose places are to be filled when time moves on
@@ -105,14 +102,13 @@ class Fleet:
         self.origin: Any = None  # function (starts that are left) -> version and reference of the next run
         self.choose: Callable[[LocalRun | None], int | None] = _restarts
         self.idle: Any = None  # idle clients, if they are drawn
-        self.opening: Any = None  # starts that no arrival makes due: its `time`, and its `begin(first)`
+        self.opens, self.open = NEVER, self._open  # time of starts that no arrival makes due, and what begins them
         # ---- draws
-        self.recordings = _recordings(clock)
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
         self.table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
-        known = self.table[:, 0].tolist() if rows.shape[1] == 1 else [None] * num_clients
-        self.local_steps: list[Any] = known  # of all runs of a client; `None` if they are in the table
+        alike = enumerate(self.table[:, 0].tolist()) if rows.shape[1] == 1 else ()  # in all runs of a client
+        self.local_steps = dict(alike)  # client -> local steps of its next runs, if not as in the table
         durations = getattr(clock, "durations", None)
         self.seconds = None if durations is None else draws.Seconds(durations, self.table, seed)
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
@@ -127,34 +123,31 @@ class Fleet:
         for runs in self.instants():
             yield from runs
 
-    def instants(self, alarm: Callable[[], float] | None = None) -> Iterator[list[LocalRun]]:
+    def instants(self) -> Iterator[list[LocalRun]]:
         """Yields the runs that arrive at one instant, in client order.
 
         At first every client starts, unless the clock has started runs. Clients that are due, by default those whose
-        runs have ended, start when the loop asks for the next instant.
-
-        Args:
-            alarm: function () -> the next time at which an empty list comes, after the arrivals of that instant.
+        runs have ended, start when the loop asks for the next instant. At `alarm` an empty list comes, after the
+        arrivals of that instant.
         """
-        flight, due, stopped = self.flight, self.due, self.stopped
-        if not (self.started or due or self.opening):
+        flight, due, known = self.flight, self.due, self.known
+        if not (self.started or due) and self.opens == NEVER:
             for client in range(self.num_clients):
                 self.start(client)
         self.start_due()
         while True:
-            while stopped and flight and flight[0].run_id in stopped:
-                stopped.discard(heappop(flight).run_id)
-            first = flight[0].arrived if flight else NEVER
-            if alarm is not None:
-                first = min(first, alarm())
+            while flight and flight[0].run_id not in known:
+                heappop(flight)
+            first = min(flight[0].arrived, self.alarm) if flight else self.alarm
             phase = NEVER if self.transport is None else self.transport.time(self.now)
-            if self.opening is not None and self.opening.time < min(first, phase):
-                self.opening.begin(min(first, phase))
+            if self.opens < min(first, phase):
+                self.now = self.opens
+                self.open(min(first, phase))
                 continue
             if phase <= first and phase < NEVER:
                 ended, self.now = self.transport.advance(self.now), phase  # type: ignore[union-attr]
                 if ended is not None:  # else a transfer, or the work between two, that is not the last of its run
-                    self.known[ended.run_id] = ended
+                    known[ended.run_id] = ended
                     heappush(flight, ended)
                 continue
             if first == NEVER:
@@ -162,8 +155,7 @@ class Fleet:
             self.now, runs = first, []
             while flight and flight[0].arrived == first:
                 run = heappop(flight)
-                if stopped and run.run_id in stopped:
-                    stopped.discard(run.run_id)
+                if run.run_id not in known:
                     continue
                 runs.append(run)
                 self.ended += 1
@@ -173,9 +165,9 @@ class Fleet:
                 due += runs
             self.since += len(runs)
             if self.since > _PATIENCE * self.num_clients:
-                self._check_endless(alarm is None)
+                self._check_endless()
             yield runs
-            if alarm is None or alarm() != self.now:
+            if self.alarm != self.now:
                 self.start_due()
 
     def step(
@@ -201,10 +193,8 @@ class Fleet:
                 self._fail(f"is at {time} s, and the time is {self.now} s", "times that do not fall")
             self.now = time
         if self.now == NEVER:
-            late = [run for run in self.known.values() if run.arrived == NEVER]
-            who = f"run {late[0].run} of client {late[0].client}" if late else "runs"
             self._fail(
-                f"waits for {who} for ever: its duration is infinite",
+                f"waits for {self._endless() or 'runs'} for ever: its duration is infinite",
                 "finite durations, or a clock that goes on with the other clients, such as free_running, interrupting, "
                 "semi_async and synchronous(deadline=...)",
             )
@@ -221,9 +211,16 @@ class Fleet:
                         f"takes run {run.run} of client {run.client}, which has not started or was taken before",
                         "each run once, or Delivery.REPEATED in `delivers`",
                     )
-        totals = (self.started, *self.totals.values(), self.skipped)
+        makes = self.completes is None or self.completes(runs)
+        totals = (self.started + self.before, *self.totals.values(), self.skipped)
+        kinds = [0] * len(runs) if kinds is None else kinds
+        counts = [1] * len(runs) if counts is None else counts
         made = ServerStep(self.version, self.now, runs, kinds, counts, totals, self.dropped, columns)
-        self.version, self.dropped, self.since, self.stepped, self.taken = self.version + 1, [], 0, self.now, runs
+        self.since = 0
+        self.stepped = self.now
+        self.taken = runs
+        if makes:
+            self.version, self.dropped = self.version + 1, []
         return made
 
     def start(
@@ -252,14 +249,15 @@ class Fleet:
             self._fail(f"starts client {client} from version {version}", f"0 to {self.version}")
         if now is None:
             now = self.now
-        run, run_id = self.runs[client], self.started
+        index, run_id = self.runs[client], self.started + self.before
+        run = index + self.early
         steps = self.planned_steps(client, run)
         reference = version if reference is None else reference
         seconds = work = math.nan
         if self.seconds is None or not timed:
             flies = False
         else:
-            seconds, work = self.seconds.of(client, run, steps, now, self.longest)
+            seconds, work = self.seconds.of(client, index, steps, now, self.longest)
             if not seconds >= 0:
                 self.valid(seconds, client, run, run_id)
         if self.transport is not None and not flies:
@@ -270,20 +268,15 @@ class Fleet:
         begun = _new(LocalRun, (now + seconds, client, run, run_id, version, reference, now, steps, work))
         if work > self.longest and work < NEVER:
             self.longest = work
-        if seconds == NEVER:
-            self.endless.append(begun)
         if self.transport is not None:
             begun = self.transport.begin(now, begun, seconds)
-        self.runs[client], self.started = run + 1, run_id + 1
+        self.runs[client], self.started = index + 1, self.started + 1
         self.known[run_id] = begun
         if self.repeats:
             self.known.pop(self.offered.get(client, -1), None)
             self.offered[client] = run_id
-        if flies:
-            if self.transport is None:
-                heappush(self.flight, begun)
-            if self.order is not None:
-                self.order.append(begun)
+        if flies and self.transport is None:
+            heappush(self.flight, begun)
         return begun
 
     def start_round(self, clients: Sequence[int], versions: Sequence[int] | None = None) -> list[LocalRun]:
@@ -308,9 +301,7 @@ class Fleet:
         """Stops a run in flight; its client restarts when time moves on, before idle clients are drawn."""
         self.discard(run, "stopped")
         self.ended += 1
-        if self.transport is None:
-            self.stopped.add(run.run_id)
-        else:
+        if self.transport is not None:
             self.transport.stop(self.now, run)
         if self.idle is not None:
             self.idle.add(run.client)
@@ -326,17 +317,8 @@ class Fleet:
 
     def oldest(self) -> LocalRun | None:
         """Returns the run in flight that has started first, without those that never arrive."""
-        if self.order is None:
-            self.order = deque(self.known.values())
-        order = self.order
-        while order and not self._flies(order[0]):
-            order.popleft()
-        return order[0] if order else None
-
-    def _flies(self, run: LocalRun) -> bool:
-        """Returns True if a run is in flight, and will arrive."""
-        run = self.known.get(run.run_id, run) if self.transport else run
-        return run.run_id in self.known and not (run.arrived <= self.now or run.arrived == NEVER)
+        runs = self.known.values()
+        return next((run for run in runs if not (run.arrived <= self.now or run.arrived == NEVER)), None)
 
     def discard(self, run: LocalRun, reason: str = "refused") -> None:
         """Gives up a run, which no server step takes.
@@ -352,30 +334,28 @@ class Fleet:
         ended = self.now if reason in ("stopped", "abandoned") else run.arrived
         self.dropped.append(Dropped(run, reason, ended))
 
-    def drawn(self, name: str, index: int, draw: Callable[[], Any] | None = None) -> Any:
+    def drawn(self, name: str, index: int, draw: Callable[[], Any] = lambda: None) -> Any:
         """Returns entry `index` of the recording `name` of the clock, or `draw()` if there is none."""
-        table = self.recordings.get(name)
+        table = getattr(self.clock, name, None)
         if table is None:
-            return draw() if draw else None
+            return draw()
         if index >= len(table):
             raise UserError(
                 f"{self.clock.name}: the recorded {name} end at {index}, at server step {self.version}; expected "
                 f"further entries. Record more {name}, or give fewer server steps"
             )
-        return table[index].tolist()
+        return np.asarray(table)[index].tolist()
 
     def valid(self, seconds: float, client: int, run: int, run_id: int) -> float:
         """Returns the seconds of a run; raises `UserError` if they are NaN or negative."""
-        if seconds >= 0:
-            return seconds
-        which = f"run {run} of client {client} (start number {run_id})"
-        if math.isnan(seconds):
-            raise UserError(f"the recorded durations run out: {which} has no duration, but NaN")
-        raise UserError(f"{which} has a negative duration, {seconds} s")
+        if not seconds >= 0:
+            what = "NaN, or the recorded durations run out" if math.isnan(seconds) else "negative"
+            raise UserError(f"a duration is {what}: run {run} of client {client} (start number {run_id})")
+        return seconds
 
     def recounted(self, step: ServerStep) -> ServerStep:
         """Returns a server step with the runs that have started since `step` made it."""
-        return step._replace(totals=(self.started, *step.totals[1:]))
+        return step._replace(totals=(self.started + self.before, *step.totals[1:]))
 
     # ---- what the engine calls
 
@@ -393,15 +373,13 @@ class Fleet:
 
     def flying(self) -> list[LocalRun]:
         """Returns the runs that have not ended yet, in start order."""
-        runs = [run for run in self.known.values() if not run.arrived <= self.now]
-        return runs if self.shift is None else [self.shift.run(run) for run in runs]
+        return [run for run in self.known.values() if not run.arrived <= self.now]
 
     def held(self) -> list[int]:
         """Returns the versions that later server steps may still need."""
         versions = {version for run in self.known.values() for version in run[4:6]}
         versions |= {*self.versions.values(), *range(max(self.version - self.keeps, 0), self.version)}
-        skipped = 0 if self.shift is None else self.shift.versions
-        return sorted({max(version - skipped, 0) for version in versions})
+        return sorted(versions)
 
     # ---- starts
 
@@ -419,11 +397,14 @@ class Fleet:
                 return
             if self.origin is not None:
                 self.start(client, *self.origin(len(due) - place - 1))
-            elif versions and ended is not None:
-                self.start(client, versions.pop(ended.run_id, None))
             else:
-                self.start(client)
+                self.start(client, versions.pop(ended.run_id, None) if ended else None)
         due.clear()
+
+    def _open(self, first: float) -> None:
+        """Starts the clients that are due at `opens`, before the next arrival or alarm at `first`."""
+        self.opens = NEVER
+        self.start_due()
 
     def comes(self) -> bool:
         """Returns True if a run in flight will arrive, or a start is due."""
@@ -439,38 +420,29 @@ class Fleet:
         key = draws.stream(self.seed, Purpose.LOST)
         drawn = draws.PerRun(self.num_clients, lambda client, run: draws.uniform(draws.threefry(key, client, run)))
         most = np.broadcast_to(odds, self.num_clients).tolist()
-        return lambda run: drawn(run.client, run.run) < most[run.client]
-
-    def of_protocol(self, clock: Any, skipped_runs: int = 0) -> Steps:
-        """Returns the server steps of a protocol that another clock contains; its runs are counted after others."""
-        self.recordings = _recordings(clock)
-        if self.table.shape[1] > 1:
-            self.table = self.table[:, skipped_runs:]
-            if self.seconds is not None:
-                self.seconds.steps = self.table
-        return clock.steps(self)
+        return lambda run: drawn(run.client, run.run - self.early) < most[run.client]
 
     def planned_steps(self, client: int, run: int) -> int:
         """Returns the local steps of a run."""
-        known: int | None = self.local_steps[client]
-        if known is not None:
-            return known
+        if client in self.local_steps:
+            return self.local_steps[client]
         return int(self.table[client, min(run, self.table.shape[1] - 1)])
 
     def in_flight(self) -> int:
         """Returns the number of runs in flight."""
         return self.started - self.ended
 
-    def _check_endless(self, waits: bool) -> None:
-        """Raises `UserError` if a server step that never comes would take more and more arrivals.
-
-        Args:
-            waits: True if it comes by an arrival only.
-        """
-        late = self.endless[0] if self.endless and waits else None
+    def _check_endless(self) -> None:
+        """Raises `UserError` if a server step that never comes would take more and more arrivals."""
+        late = self._endless() if self.alarm == NEVER else ""
         if late or self.now == self.stepped:
-            why = f"run {late.run} of client {late.client} never arrives" if late else "no time passes"
+            why = f"{late} never arrives" if late else "no time passes"
             self._fail(f"has not come after {self.since:,} arrivals, and {why}", "finite durations above 0")
+
+    def _endless(self) -> str:
+        """Returns the first run that never arrives; empty if there is none."""
+        late = (run for run in self.known.values() if run.arrived == NEVER)
+        return next((f"run {run.run} of client {run.client}" for run in late), "")
 
     def gone(self) -> None:
         """Raises `UserError`, as no client will ever arrive."""
@@ -482,11 +454,6 @@ class Fleet:
     def _fail(self, given: str, expected: str) -> None:
         name = self.clock.name
         raise UserError(f"the clock {name} makes no schedule: server step {self.version} {given}; expected {expected}")
-
-
-def _recordings(clock: Any) -> dict[str, np.ndarray]:
-    names = [field.name for field in dataclasses.fields(clock) if field.metadata.get("recording")]
-    return {name: np.asarray(table) for name in names if (table := getattr(clock, name)) is not None}
 
 
 def _restarts(ended: LocalRun | None) -> int:

@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from jaxafl.clock import rules
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.fleet import Fleet, LocalRun, Steps
-from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, draws_by_weight, fail_if
+from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
+from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, fail_if
 from jaxafl.options import Number, UserError, number, recording, static
 
 _STARTS = Delivery.STALE | Delivery.CONTINUOUS
-_ALIKE = {
-    "closes": ("buffer", "period"),
-    "bound": ("max_staleness",),
-    "begins": ("dispatch", "before_step", "rate"),
-    "select": ("hours", "weights"),
-}
-"""Objects of `free_running`, and the options in whose place they are."""
-
-
-class Composition(NamedTuple):
-    """The rules of which `free_running` is composed."""
-
-    closes: rules.Closes
-    bound: rules.Bound
-    begins: rules.Begins
-    select: rules.Selects
+_EXCLUSIVE = (
+    ("closes", "buffer"),
+    ("closes", "period"),
+    ("bound", "max_staleness"),
+    ("begins", "dispatch", "before_step", "rate"),
+    ("hours", "weights", "select"),
+)
+"""Options of which `free_running` takes at most one."""
+_FURTHER = {"on_bound": "max_staleness", "windows": "period", "interval": "rate", "start_skew": "dispatch"}
+"""Options that say more about another one."""
 
 
 class free_running(Clock):
@@ -124,8 +118,8 @@ class free_running(Clock):
             object.__setattr__(self, "buffer", 1)
 
     @property
-    def composed(self) -> Composition:
-        """The rules, from the objects or from the other options."""
+    def composed(self) -> Any:
+        """The clock with its rules as objects: `closes`, `bound`, `begins` and `select`."""
         closes, begins, bound, select = self.closes, self.begins, self.bound, self.select
         if closes is None and self.period is not None:
             closes = rules.every(self.period, self.windows, self.buffer)
@@ -141,19 +135,22 @@ class free_running(Clock):
             select = rules.by_weight(self.weights)
         elif isinstance(select, str):
             select = rules.by_samples() if select == "samples" else rules.uniformly()
-        return Composition(
-            closes or rules.after(self.buffer or 1),
-            bound or rules.Bound(),
-            begins or (rules.before_step() if self.before_step else rules.at_arrival()),
-            select,
+        return dataclasses.replace(
+            self,
+            closes=closes or rules.after(self.buffer or 1),
+            bound=bound or rules.Bound(),
+            begins=begins or (rules.before_step() if self.before_step else rules.at_arrival()),
+            select=select,
         )
 
     def check(self, num_clients: int) -> None:
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        for name, others in _ALIKE.items():
-            both = [other for other in others if getattr(self, other) is not defaults[other]]
-            if both and getattr(self, name) is not defaults[name] and not isinstance(getattr(self, name), str):
-                raise UserError(f"{self.name}: {name} and {both[0]} say the same; give one of them")
+        given = [f.name for f in dataclasses.fields(self) if repr(getattr(self, f.name)) != repr(f.default)]
+        for names in _EXCLUSIVE:
+            if len(both := [name for name in names if name in given]) > 1:
+                raise UserError(f"{self.name}: {both[0]} and {both[1]} exclude each other; give one of them")
+        for name, other in _FURTHER.items():
+            if name in given and other not in given:
+                raise UserError(f"{self.name}: {name} has no effect without {other}; give {other}, or leave out {name}")
         fail_if(self.name, self._contradictions(self.in_flight(num_clients)))
         check_at_most(self.name, "concurrency", self.in_flight(num_clients), num_clients)
         check_weights(self, num_clients, self.in_flight(num_clients), self.rate is not None or self.begins is not None)
@@ -162,21 +159,13 @@ class free_running(Clock):
 
     def _contradictions(self, flying: int) -> list[tuple[bool, str]]:
         """Returns pairs of a predicate and what is wrong if it is true; `flying`: M_c."""
-        composed, at_once = self.composed, self.dispatch == "step"
+        composed = self.composed
         most = composed.closes.arrivals(flying)
         keeps_up = composed.begins.newest and composed.begins.by_arrival
         together = isinstance(composed.begins, rules.at_step)
         beside = composed.bound.stops or not keeps_up or self.starts is not None
         return [
             (self.concurrency is None and composed.begins.by_arrival, "concurrency is not given; give concurrency=M_c"),
-            (self.before_step and at_once, "before_step=True needs dispatch='arrival', not 'step'"),
-            (self.start_skew and not at_once, "start_skew=True needs dispatch='step', not 'arrival'"),
-            (self.rate is not None and (at_once or self.before_step), "rate starts clients independently of arrivals; "
-             "leave out dispatch='step' and before_step=True, or the rate"),
-            (self.on_bound != "refuse" and self.max_staleness is None, f"on_bound={self.on_bound!r} needs a bound: "
-             "give max_staleness=R"),
-            (self.windows != "constant" and self.period is None, "windows need their mean length: give period=P"),
-            (self.interval != "poisson" and self.rate is None, "interval needs starts at a rate: give rate=r"),
             (together and (most or 1) > flying, f"a buffer of {most} can never fill: with dispatch='step' at most "
              f"concurrency={flying} updates arrive before the next step; use a buffer <= concurrency"),
             (together and self._varies(flying), "with period or on_bound='wait' clients restart at their arrival; give "
@@ -189,7 +178,6 @@ class free_running(Clock):
              f"on_bound='refuse', not {composed.bound!r}"),
             (beside and isinstance(composed.select, rules.within), "hours choose clients, and cannot go with "
              "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
-            (self.hours is not None and draws_by_weight(self), "give hours, or draws by select or weights, not both"),
         ]  # fmt: skip
 
     def _varies(self, num_clients: int) -> bool:
@@ -214,28 +202,30 @@ class free_running(Clock):
         if not everyone or self.starts is not None:  # else those restart whose runs have ended
             fleet.choose = composed.select.begin(fleet, flying) if self.starts is None else self._recorded(fleet)
             fleet.due += [None] * flying
-        closing, begins, bound = composed.closes.begin(fleet), composed.begins.begin(fleet, self), composed.bound
+        closes: rules.Closes = composed.closes
+        begins: rules.Begins = composed.begins
+        bound: rules.Bound = composed.bound
+        begins.begin(fleet, self)
         lost = fleet.losses(self.lost) if self.lost is not None else None
-        alarm = None if type(closing).alarm is rules.Closes.alarm else closing.alarm
+        alarms = closes.alarms(fleet)
+        fleet.alarm = next(alarms, NEVER)
         taken: list[LocalRun] = []
-        for runs in fleet.instants(alarm):
+        for runs in fleet.instants():
             if not runs:
                 if not taken and begins.by_arrival and not fleet.comes():
                     fleet.gone()  # windows without arrivals would follow for ever
-                closing.rings()
+                fleet.alarm = next(alarms, NEVER)
                 yield fleet.step(taken)
                 taken = []
             for place, run in enumerate(runs):
                 begins.arrives(fleet, run)
-                if lost is not None and lost(run):
-                    fleet.discard(run, "lost")
-                    begins.drops(fleet, run)
-                elif bound.refuses(fleet, run):
-                    fleet.discard(run, "refused")
+                failed = lost is not None and lost(run)
+                if failed or bound.refuses(fleet, run):
+                    fleet.discard(run, "lost" if failed else "refused")
                     begins.drops(fleet, run)
                 else:
                     taken.append(run)
-                if closing.full(taken) and not bound.must_wait(fleet, runs[place + 1 :]):
+                if closes.full(taken) and not bound.must_wait(fleet, runs[place + 1 :]):
                     yield fleet.step(taken)
                     taken = []
                     begins.steps(fleet)
@@ -246,13 +236,12 @@ class free_running(Clock):
         idle = fleet.idle = {*range(fleet.num_clients)}
 
         def choose(ended: LocalRun | None) -> int:
-            client = int(fleet.drawn("starts", fleet.started))
-            try:
-                idle.remove(client)
-            except KeyError:
+            client: int = fleet.drawn("starts", fleet.started)
+            if client not in idle:
                 raise UserError(
                     f"the recorded starts name client {client} at start number {fleet.started}, but this client is busy"
-                ) from None
+                )
+            idle.remove(client)
             return client
 
         return choose

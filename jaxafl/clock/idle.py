@@ -22,6 +22,13 @@ def idle_of(num_clients: int, most_busy: int, weights: Any = None) -> FewBusy | 
     return Weights(1.0 if weights is None else weights, num_clients)
 
 
+def take(idle: FewBusy | Weights, share: float) -> int:
+    """Returns the idle client that a share in [0, 1) draws, and makes it busy."""
+    client = idle.draw(share)
+    idle.remove(client)
+    return client
+
+
 class FewBusy:
     """Idle clients as the complement of a sorted list of busy ones."""
 
@@ -35,12 +42,6 @@ class FewBusy:
         rank = int(share * (self.num_clients - len(busy)))
         # the k-th busy client has busy[k] - k idle ones before it
         return rank + bisect_right(range(len(busy)), rank, key=lambda place: busy[place] - place)
-
-    def take(self, share: float) -> int:
-        """Returns `draw(share)`, which is then busy."""
-        client = self.draw(share)
-        insort(self.busy, client)
-        return client
 
     def remove(self, client: int) -> None:
         """Makes a client busy."""
@@ -99,12 +100,6 @@ class Weights:
             target -= until[place] - entries[place]
             row = row * _WIDTH + place
         return row
-
-    def take(self, share: float) -> int:
-        """Returns `draw(share)`, which is then busy."""
-        client = self.draw(share)
-        self.remove(client)
-        return client
 
     def remove(self, client: int) -> None:
         """Makes a client busy."""

@@ -16,7 +16,7 @@ from jaxafl.clock.options import check_durations
 from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused
 from jaxafl.device import host_bytes
 from jaxafl.device.compilation import check_untraced
-from jaxafl.options import UserError, check_number, check_options, check_whole, shown
+from jaxafl.options import UserError, check_number, check_options, check_whole
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
 _FLOATS = ("arrived", "started", "work")
@@ -44,8 +44,6 @@ def schedule(clock: Clock, num_clients: int, local_steps: Any, server_steps: int
 
 def check_clock(clock: Any, num_clients: int) -> None:
     """Raises `ValueError` or `TypeError` for options of a clock that cannot work."""
-    if not hasattr(clock, "steps"):
-        raise UserError(f"`prepare` of a clock must return the clock, such as self; it returned {shown(clock)}")
     check_options(clock, num_clients)
     if getattr(clock, "durations", None) is not None:
         check_durations(clock.name, clock.durations, num_clients)
@@ -64,7 +62,6 @@ class Live:
         self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)
         self.fleet = Fleet(clock, num_clients, local_steps, self.seed)
         self.steps = clock.steps(self.fleet)
-        self.begun = False
         self.times = np.zeros(0)  # of the server steps so far, without pauses
         self.error: Exception | None = None  # of the step after those that a call of `advance` has returned
 
@@ -72,24 +69,17 @@ class Live:
         """Returns the next server step.
 
         Args:
-            replies: the server's answers to the step before: client -> local steps from its next start on.
+            replies: the server's answers to the step before, if there is one: client -> local steps from its next start
+                on.
         """
         self.fleet.reply(replies)
-        version = self.fleet.version
         try:
-            step = self.steps.send(replies if self.begun else None)
-            self.begun = True
+            return self.steps.send(replies)
         except StopIteration:
             raise UserError(
-                f"the clock {self.clock.name}: steps(fleet) ends before server step {version}; expected server steps "
-                "without end. Write a loop that does not end"
+                f"the clock {self.clock.name}: steps(fleet) ends before server step {self.fleet.version}; expected "
+                "server steps without end. Write a loop that does not end"
             ) from None
-        if not isinstance(step, ServerStep):
-            raise UserError(
-                f"the clock {self.clock.name}: steps(fleet) yielded {shown(step)} at server step {version}; expected "
-                "fleet.step(runs). Write `yield fleet.step(runs)`"
-            )
-        return step
 
     def advance(self, count: int, early: bool = False) -> Schedule:
         """Returns the schedule of the next `count` server steps of a server that does not reply.
@@ -130,8 +120,7 @@ class Live:
             )
         found, end = self.advance(count), len(self.times)
         flying = [Dropped(run, FLYING, run.arrived) for run in self.fleet.flying()]
-        table = _unused(flying, np.full(len(flying), end), self._paused)
-        table = table._replace(ended=np.array([run.arrived for run, *_ in flying]) + self.clock.pause * end)
+        table = self._unused(flying, np.full(len(flying), end))
         unused = Unused(*map(np.concatenate, zip(found.unused, table, strict=True)))
         return dataclasses.replace(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))
 
@@ -140,31 +129,22 @@ class Live:
 
         Every server step delays all later times by `Clock.pause`, in which no client computes.
         """
-        clock, pause = self.clock, self.clock.pause
-        start, count = len(self.times), len(steps)
+        clock, start, count = self.clock, len(self.times), len(steps)
         times = np.array([step.time for step in steps], np.float64)
         self.times = np.concatenate([self.times, times])
         taken = np.array([len(step.runs) for step in steps], np.int64)
         number = np.arange(start, start + count)
         step = np.repeat(number, taken)
-        per_arrival = _columns([run for one in steps for run in one.runs])
-        if pause:
-            per_arrival["started"], per_arrival["arrived"] = self._paused(
-                per_arrival["started"], per_arrival["arrived"], per_arrival["reference"], step
-            )
-        by_client = Delivery.BY_CLIENT in clock.delivers
-        of_clients = by_client and Delivery.KINDS in clock.delivers
-        for name, field, default in (("multiplicity", "counts", 1), ("kind", "kinds", 0)):
-            given = [getattr(one, field) for one in steps]
-            if field == "kinds" and of_clients:
-                per_arrival[name] = np.array(given, np.int32)[step - start, per_arrival["client"]]
-            else:
-                each = ([default] * count if one is None else one for one, count in zip(given, taken, strict=True))
-                per_arrival[name] = np.fromiter(itertools.chain.from_iterable(each), np.int32)
+        per_arrival = self._columns([run for one in steps for run in one.runs], step)
+        per_arrival["multiplicity"] = np.fromiter(itertools.chain.from_iterable(one.counts for one in steps), np.int32)
         totals = np.array([one.totals for one in steps], np.int32).reshape(count, len(_TOTALS))
-        per_step = {"time": times + pause * (number + 1)} | dict(zip(_TOTALS, totals.T, strict=True))
-        if of_clients:
+        per_step = {"time": times + clock.pause * (number + 1)} | dict(zip(_TOTALS, totals.T, strict=True))
+        by_client = Delivery.BY_CLIENT in clock.delivers
+        if by_client and Delivery.KINDS in clock.delivers:
             per_step["kind"] = np.array([one.kinds for one in steps], np.int32)
+            per_arrival["kind"] = per_step["kind"][step - start, per_arrival["client"]]
+        else:
+            per_arrival["kind"] = np.fromiter(itertools.chain.from_iterable(one.kinds for one in steps), np.int32)
         for name in steps[0].columns if steps else ():
             values = [one.columns[name] for one in steps]
             if np.ndim(values[0]):
@@ -179,7 +159,7 @@ class Live:
             taken=taken,
             per_step=per_step,
             per_arrival=per_arrival,
-            unused=_unused(dropped, np.repeat(number, [len(one.dropped) for one in steps]), self._paused),
+            unused=self._unused(dropped, np.repeat(number, [len(one.dropped) for one in steps])),
             kinds=clock.kinds,
             by_client=by_client,
             held=tuple(self.fleet.held()),
@@ -188,20 +168,30 @@ class Live:
         check_arrivals(clock, made)
         return made
 
-    def _paused(
-        self, started: np.ndarray, ended: np.ndarray, reference: np.ndarray, step: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Adds the pauses of the server steps so far to the times of runs.
+    def _columns(self, runs: Sequence[LocalRun], step: np.ndarray) -> dict[str, Any]:
+        """Returns the columns of runs that server steps take or drop, with the pauses of the steps before.
 
         A run that waits in a client's buffer may end before the step that takes it. It is delayed only by the steps
         before its end.
         """
-        pause = self.clock.pause
+        fields = zip(*runs, strict=True) if runs else [()] * len(LocalRun._fields)
+        named = zip(LocalRun._fields, fields, strict=True)
+        found: dict[str, Any] = {
+            name: np.array(values, np.float64 if name in _FLOATS else np.int32) for name, values in named
+        }
         # a model may be older than the newest one at the start; else the reference is exact, in ties of time too
         side: Any = "right" if self.clock.delivers & (Delivery.AGED | Delivery.HELD) else "left"
-        begun = np.clip(np.searchsorted(self.times, started, side), reference, step)
-        before = np.clip(np.searchsorted(self.times, ended), begun, step)
-        return started + pause * begun, ended + pause * before
+        begun = np.clip(np.searchsorted(self.times, found["started"], side), found["reference"], step)
+        before = np.clip(np.searchsorted(self.times, found["arrived"]), begun, step)
+        found["started"] += self.clock.pause * begun
+        found["arrived"] += self.clock.pause * before
+        return found
+
+    def _unused(self, dropped: Sequence[Dropped], step: np.ndarray) -> Unused:
+        """Returns the table of runs that no server step takes; `step`: the next one after each."""
+        found = self._columns([run._replace(arrived=ended) for run, _, ended in dropped], step)
+        reason = np.array([one.reason for one in dropped], "U9")
+        return Unused(ended=found.pop("arrived"), **found, step=step.astype(np.int32), reason=reason)
 
 
 def check_arrivals(clock: Clock, found: Schedule) -> None:
@@ -232,19 +222,3 @@ def check_arrivals(clock: Clock, found: Schedule) -> None:
             f"the clock {clock.name} makes no schedule: server step {found.start + int(taken.argmin())} has no "
             "arrivals; expected some, or Delivery.EMPTY in `delivers`"
         )
-
-
-def _columns(runs: list[LocalRun]) -> dict[str, np.ndarray]:
-    fields = zip(*runs, strict=True) if runs else [()] * len(LocalRun._fields)
-    named = zip(LocalRun._fields, fields, strict=True)
-    return {name: np.array(values, np.float64 if name in _FLOATS else np.int32) for name, values in named}
-
-
-def _unused(dropped: Sequence[Dropped], step: np.ndarray, paused: Any) -> Unused:
-    columns = _columns([one.run for one in dropped])
-    del columns["arrived"]
-    columns["ended"] = np.array([one.ended for one in dropped], np.float64)
-    pair = paused(columns["started"], columns["ended"], columns["reference"], step)
-    columns["started"], columns["ended"] = pair
-    reason = np.array([one.reason for one in dropped], "U9")
-    return Unused(**columns, step=step.astype(np.int32), reason=reason)

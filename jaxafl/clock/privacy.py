@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from jaxafl.clock.accounting import gaussian_epsilon, renyi_epsilon, sampled_divergences, sampled_epsilon_by_pld
+from jaxafl.clock.options import fail_if
 from jaxafl.options import UserError, check_choice, check_number
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 How = Literal["participation", "sampled", "tree"]
 Accountant = Literal["tight", "rdp"]
+Squares = tuple[np.ndarray, np.ndarray]
 _BLOCK = 4096  # server steps whose divergences of all orders are in memory at once
 _POINTS = 16  # compositions of privacy loss distributions along a curve; one takes a tenth of a second
 _ASSUMES = {
@@ -56,13 +58,6 @@ class Takings(NamedTuple):
     num_clients: int
 
 
-class Sensitivity(NamedTuple):
-    """Squared L2 sensitivity μ² of all releases over the variance of their noise."""
-
-    of_client: np.ndarray  # float [N], after the last server step
-    largest: np.ndarray  # float [T], of the most exposed client after each server step
-
-
 def privacy_of(
     takings: Any, mechanism: Mechanism, noise_multiplier: Any, delta: float, how: How, accountant: Accountant
 ) -> xr.Dataset:
@@ -71,36 +66,31 @@ def privacy_of(
     check_number("privacy", "delta", delta, above=0, below=1)
     check_choice("privacy", "how", how, ("participation", "sampled", "tree"))
     check_choice("privacy", "accountant", accountant, ("tight", "rdp"))
-    if mechanism.refused:
-        raise UserError(f"privacy: {mechanism.refused}")
-    if how != "participation" and mechanism.at == "client":
-        raise UserError(
-            f"privacy: how={how!r} is of noise at the server, and here every client adds its noise before it sends. "
-            "Use how='participation'"
-        )
-    if how != "participation" and (mechanism.kept or z.ndim):
-        what = "a server that uses the last update of every client again" if mechanism.kept else "noise per client"
-        raise UserError(f"privacy: how={how!r} does not hold for {what}. Use how='participation'")
+    fail_if("privacy", [
+        (bool(mechanism.refused), mechanism.refused),
+        (how != "participation" and mechanism.at == "client", f"how={how!r} is of noise at the server, and here every "
+         "client adds its noise before it sends. Use how='participation'"),
+        (how != "participation" and mechanism.kept, f"how={how!r} does not hold for a server that uses the last update "
+         "of every client again. Use how='participation'"),
+        (how == "tree" and mechanism.noise_multiplier is not None, "how='tree' is of noise in the nodes of a tree, and "
+         "the server adds independent noise in every step. Use how='participation'"),
+    ])  # fmt: skip
     import xarray as xr
 
     said = f"ε of differential privacy for δ = {delta:g}, if the client is added or removed"
     assumes = _ASSUMES[how]
-    if how == "tree" and mechanism.noise_multiplier is not None:
-        raise UserError(
-            "privacy: how='tree' is of noise in the nodes of a tree, and the server adds independent noise in every "
-            "step. Use how='participation'"
-        )
+    variables: dict[str, Any] = {}
     if how == "sampled":
         if not mechanism.drawn:
             assumes += ": optimistic here, because server steps do not draw their clients; it is no guarantee"
         largest = _sampled(takings, float(z), delta, accountant)
-        variables = {"epsilon": ("population", np.full(takings.num_clients, largest[-1]), {"long_name": said})}
+        epsilon = np.full(takings.num_clients, largest[-1])
     else:
-        found = sensitivity_of(takings, mechanism, z, how)
-        largest = _epsilon(found.largest, delta, accountant)
-        variables = {"epsilon": ("population", _epsilon(found.of_client, delta, accountant), {"long_name": said})}
+        of_clients, of_steps = sensitivity_of(takings, mechanism, z, how)
+        epsilon, largest = (_epsilon(squares, delta, accountant) for squares in (of_clients, of_steps))
         exposed = "L2 sensitivity of all releases to the client over the noise's standard deviation"
-        variables["sensitivity"] = ("population", np.sqrt(found.of_client), {"long_name": exposed})
+        variables["sensitivity"] = ("population", np.sqrt(of_clients), {"long_name": exposed})
+    variables["epsilon"] = ("population", epsilon, {"long_name": said})
     variables["max_epsilon"] = ("step", largest, {"long_name": "largest ε of a client so far"})
     times = ("step", takings.time, {"units": "s", "long_name": "simulated time of the server step"})
     settings = {"noise_multiplier": z.tolist(), "noise": f"at the {mechanism.at}", "delta": float(delta), "how": how}
@@ -108,12 +98,17 @@ def privacy_of(
     return xr.Dataset(variables, {"time": times}, settings | said_of_all)
 
 
-def sensitivity_of(takings: Any, mechanism: Mechanism, z: np.ndarray, how: How = "participation") -> Sensitivity:
-    """Computes μ_i² = S_i / z², where S_i depends on where the noise is, and on which noise it is.
+def sensitivity_of(takings: Any, mechanism: Mechanism, z: np.ndarray, how: How = "participation") -> Squares:
+    """Computes the squared L2 sensitivity of all releases over the variance of their noise, μ_i² = S_i / z².
+
+    S_i depends on where the noise is, and on which noise it is.
 
     At the server, S_i = Σ_t m_it² with the multiplicity m_it of client i in server step t, the number of server steps
     after its first arrival if the server keeps updates. At the client, S_i is the number of its updates. In a tree,
     S_i = Σ_nodes (Σ_{t in node} m_it)² over the complete nodes, which cover 1, 2, 4 ... server steps.
+
+    Returns:
+        μ_i² after the last server step, float [N], and that of the most exposed client after each, float [T].
     """
     steps, clients = len(takings.mask), takings.num_clients
     when, place = np.nonzero(takings.mask)
@@ -126,7 +121,7 @@ def sensitivity_of(takings: Any, mechanism: Mechanism, z: np.ndarray, how: How =
         first_step = np.full(clients, steps)
         np.minimum.at(first_step, client, when)
         age = np.arange(1, steps + 1) - first_step.min()
-        return Sensitivity((steps - first_step) / z**2, np.maximum(age, 0) / z**2)
+        return (steps - first_step) / z**2, np.maximum(age, 0) / z**2
     times = takings.multiplicity[when, place].astype(float)
     events = []
     for level in range(steps.bit_length() if how == "tree" else 1):
@@ -148,7 +143,7 @@ def largest_epsilon(takings: Any, mechanism: Mechanism, delta: float) -> np.ndar
 
 def _accumulated(
     when: np.ndarray, client: np.ndarray, squares: np.ndarray, z: np.ndarray, steps: int, clients: int
-) -> Sensitivity:
+) -> Squares:
     order = np.lexsort((when, client))
     when, client, squares = when[order], client[order], squares[order]
     scale = np.broadcast_to(z, clients) ** 2
@@ -157,7 +152,7 @@ def _accumulated(
     so_far = np.cumsum(squares) - before[client]  # sums of integers, so exact
     largest = np.zeros(steps)
     np.maximum.at(largest, when, so_far / scale[client])
-    return Sensitivity(total / scale, np.maximum.accumulate(largest))
+    return total / scale, np.maximum.accumulate(largest)
 
 
 def _epsilon(squares: np.ndarray, delta: float, accountant: Accountant) -> np.ndarray:
@@ -165,10 +160,7 @@ def _epsilon(squares: np.ndarray, delta: float, accountant: Accountant) -> np.nd
     values, place = np.unique(squares, return_inverse=True)
     if accountant == "tight":
         return gaussian_epsilon(np.sqrt(values), delta)[place]
-    blocks = np.array_split(values, -(-len(values) // _BLOCK))
-    return np.concatenate([renyi_epsilon(block[:, None] * sampled_divergences(1.0, 1.0), delta) for block in blocks])[
-        place
-    ]
+    return renyi_epsilon(values[:, None] * sampled_divergences(1.0, 1.0), delta)[place]
 
 
 def _sampled(takings: Any, z: float, delta: float, accountant: Accountant) -> np.ndarray:
@@ -196,11 +188,7 @@ def _noise(mechanism: Mechanism, given: Any, num_clients: int) -> np.ndarray:
     known = mechanism.noise_multiplier
     if given is not None:
         check_number("privacy", "noise_multiplier", given, above=0, per_client=True, num_clients=num_clients)
-        if known is not None and not np.allclose(given, known):
-            raise UserError(
-                f"privacy: noise_multiplier={given} is not that of the {mechanism.at}'s noise, {known}; leave it out"
-            )
-    if given is None and known is None:
+    elif known is None:
         raise UserError(
             "privacy: there is no noise, or its clipping norm is not known; expected noise_multiplier=, the standard "
             "deviation of the noise over the clipping norm. Give it, or train with "
@@ -208,8 +196,11 @@ def _noise(mechanism: Mechanism, given: Any, num_clients: int) -> np.ndarray:
             "Client(upload=afl.upload.chain(afl.upload.clip_by_global_norm(C), afl.upload.add_noise(z * C)))"
         )
     z = np.asarray(known if given is None else given, np.float64)
-    if not (z > 0).all():
-        raise UserError("privacy: the noise has a standard deviation of 0, so that ε is infinite; expected std > 0")
-    if z.ndim and mechanism.at == "server":
-        raise UserError("privacy: noise at the server has one noise_multiplier, got one per client. Give one number")
+    fail_if("privacy", [
+        (known is not None and not np.allclose(z, known), f"noise_multiplier={given} is not that of the noise at the "
+         f"{mechanism.at}, {known}; leave it out"),
+        (not (z > 0).all(), "the noise has a standard deviation of 0, so that ε is infinite; expected std > 0"),
+        (z.ndim > 0 and mechanism.at == "server", "noise at the server has one noise_multiplier, got one per client. "
+         "Give one number"),
+    ])  # fmt: skip
     return z

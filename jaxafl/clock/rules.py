@@ -7,15 +7,16 @@ which of them (`Selects`). A custom rule inherits from one of these.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from jaxafl.clock import draws
 from jaxafl.clock.contract import ByOptions, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
-from jaxafl.clock.idle import Awake, Weights, idle_of
+from jaxafl.clock.idle import Awake, idle_of, take
 from jaxafl.device.keys import Purpose
 from jaxafl.options import Number, Part, number, static
 
@@ -39,20 +40,13 @@ class Closes(Part):
         """Returns the number of arrivals of every server step, or `None` if it may vary."""
         return None
 
-    def begin(self, fleet: Fleet) -> Any:
-        """Returns the rule of one schedule: an object with `full`, `alarm` and `rings`."""
-        return self
-
     def full(self, taken: Sequence[LocalRun]) -> bool:
         """Returns True if the server steps with these arrivals, at the last of them."""
         return False
 
-    def alarm(self) -> float:
-        """Returns the next time at which the server steps whatever has arrived, in simulated seconds."""
-        return NEVER
-
-    def rings(self) -> None:
-        """Moves the alarm on to the time after this one."""
+    def alarms(self, fleet: Fleet) -> Iterator[float]:
+        """Returns the times at which the server steps whatever has arrived, in simulated seconds; by default none."""
+        return iter(())
 
 
 class after(Closes):
@@ -89,42 +83,30 @@ class every(Closes):
 
     delivers: ClassVar[Delivery] = Delivery.EMPTY
 
-    def begin(self, fleet: Fleet) -> Any:
-        return _Windows(self, draws.stream(fleet.seed, Purpose.WINDOW))
-
-
-class Times:
-    """Times that are one interval apart, the first of them after one interval."""
-
-    def __init__(self, interval: Interval, key: draws.Words, seconds: Callable[[float], float]) -> None:
-        """Takes the key of the stream, and the function (number of mean intervals) -> seconds."""
-        self.time, self.index, self.constant, self.seconds = 0.0, 0, interval == "constant", seconds
-        self.gaps = draws.shares(key, draws.exponential)
-        self.advance()
-
-    def advance(self) -> None:
-        """Moves on to the next time."""
-        if self.constant:  # a sum of intervals would collect rounding
-            self.time = self.seconds(self.index + 1)
-        else:
-            self.time += self.seconds(self.gaps(self.index))
-        self.index += 1
-
-
-class _Windows(Times):
-    """The windows of `every` in one schedule."""
-
-    def __init__(self, rule: every, key: draws.Words) -> None:
-        period, self.most = float(rule.period), math.inf if rule.buffer is None else rule.buffer
-        super().__init__(rule.windows, key, lambda many: many * period)
-
     def full(self, taken: Sequence[LocalRun]) -> bool:
-        return len(taken) >= self.most
+        return self.buffer is not None and len(taken) >= self.buffer
 
-    def alarm(self) -> float:
-        return self.time
+    def alarms(self, fleet: Fleet) -> Iterator[float]:
+        period = float(self.period)
+        return _times(fleet, Purpose.WINDOW, self.windows, lambda intervals: intervals * period)
 
-    rings = Times.advance
+
+def _times(fleet: Fleet, purpose: Purpose, interval: Interval, seconds: Callable[[float], float]) -> Iterator[float]:
+    """Yields times that are one interval apart, the first of them after one interval.
+
+    Args:
+        fleet: the clients, for the seed.
+        purpose: purpose of the draws.
+        interval: `"constant"`, or `"poisson"` for exponential intervals.
+        seconds: function (number of mean intervals) -> seconds.
+    """
+    gaps, time = draws.shares(draws.stream(fleet.seed, purpose), draws.exponential), 0.0
+    for index in itertools.count():
+        if interval == "constant":  # a sum of intervals would collect rounding
+            time = seconds(index + 1)
+        else:
+            time += seconds(gaps(index))
+        yield time
 
 
 # ---- how stale an update may be
@@ -184,7 +166,8 @@ class stop(refuse):
     stops: ClassVar[bool] = True
 
     def settles(self, fleet: Fleet) -> None:
-        fleet.stop_up_to(fleet.version - self.at(fleet.version))
+        if fleet.stepped == fleet.now:  # else no run has become staler
+            fleet.stop_up_to(fleet.version - self.at(fleet.version))
 
 
 class wait(refuse):
@@ -220,9 +203,8 @@ class Begins(Part):
     newest: ClassVar[bool] = True
     by_arrival: ClassVar[bool] = True
 
-    def begin(self, fleet: Fleet, clock: Any) -> Any:
-        """Returns the rule of one schedule: an object with the methods below; `fleet.due` has the first starts."""
-        return self
+    def begin(self, fleet: Fleet, clock: Any) -> None:
+        """Prepares the fleet of one schedule; `fleet.due` has the first starts."""
 
     def arrives(self, fleet: Fleet, run: LocalRun) -> None:
         """Is called for an arriving run before the server decides on its update."""
@@ -259,12 +241,11 @@ class at_step(Begins):
 
     newest = ByOptions(True, lambda rule: not rule.skew)
 
-    def begin(self, fleet: Fleet, clock: Any) -> Any:
+    def begin(self, fleet: Fleet, clock: Any) -> None:
         fleet.refills = False
         if self.skew:
             size, fleet.keeps = clock.composed.closes.arrivals(fleet.num_clients) or 1, 1
             fleet.origin = lambda left: (max(fleet.version - (left % size > 0), 0), fleet.version)
-        return self
 
     def drops(self, fleet: Fleet, run: LocalRun) -> None:
         fleet.due.append(run)
@@ -287,39 +268,31 @@ class at_rate(Begins):
 
     by_arrival: ClassVar[bool] = False
 
-    def begin(self, fleet: Fleet, clock: Any) -> Any:
+    def begin(self, fleet: Fleet, clock: Any) -> None:
+        rate, most = float(self.rate), clock.in_flight(fleet.num_clients)
+        times = _times(fleet, Purpose.OPENING, self.interval, lambda intervals: intervals / rate)
+
+        def start(first: float) -> None:
+            full = fleet.in_flight() >= most
+            if full and first == NEVER:
+                fleet.gone()
+            fleet.opens = next(times)
+            if full:
+                fleet.skipped += 1
+            else:
+                fleet.due.append(None)
+                fleet.start_due()
+
         fleet.refills = False
         fleet.due.clear()
-        fleet.opening = _Openings(fleet, self, clock.in_flight(fleet.num_clients))
-        return self
-
-
-class _Openings(Times):
-    """The starts of `at_rate` in one schedule."""
-
-    def __init__(self, fleet: Fleet, rule: at_rate, most: int) -> None:
-        self.fleet, self.most, rate = fleet, most, float(rule.rate)
-        super().__init__(rule.interval, draws.stream(fleet.seed, Purpose.OPENING), lambda many: many / rate)
-
-    def begin(self, first: float) -> None:
-        """Starts a client, or skips the start; `first`: time of the next arrival or alarm."""
-        fleet = self.fleet
-        fleet.now = self.time
-        if fleet.in_flight() >= self.most and first == NEVER:
-            fleet.gone()
-        self.advance()
-        if fleet.in_flight() >= self.most:
-            fleet.skipped += 1
-        else:
-            fleet.due.append(None)
-            fleet.start_due()
+        fleet.opens, fleet.open = next(times), start
 
 
 # ---- who starts
 
 
 class Selects(Part):
-    """Base of rules for the choice of an idle client; this one draws it uniformly.
+    """Base of rules for the choice of an idle client; this one draws it uniformly, or by `weights` if it has some.
 
     Attributes:
         always: True if the rule has an effect even if all clients can be in flight.
@@ -332,8 +305,8 @@ class Selects(Part):
 
         It sets `fleet.idle`, which is told who is idle again.
         """
-        idle = fleet.idle = idle_of(fleet.num_clients, most_busy)
-        return lambda ended: idle.take(fleet.share(fleet.started))
+        idle = fleet.idle = idle_of(fleet.num_clients, most_busy, getattr(self, "weights", None))
+        return lambda ended: take(idle, fleet.share(fleet.started))
 
 
 class uniformly(Selects):
@@ -348,10 +321,6 @@ class by_weight(Selects):
     """
 
     weights: Number = number(least=0, per_client=True)
-
-    def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
-        idle = fleet.idle = Weights(self.weights, fleet.num_clients)
-        return lambda ended: idle.take(fleet.share(fleet.started))
 
 
 class by_samples(Selects):
@@ -371,11 +340,10 @@ class within(Selects):
 
     def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
         idle = fleet.idle = Awake(self.hours, fleet.num_clients, fleet.seed)
-        wakes = fleet.opening = _Wakes(fleet)
 
         def choose(ended: LocalRun | None) -> int | None:
             found, time = idle.awake(fleet.now)
-            wakes.time = NEVER if len(found) else time
+            fleet.opens = NEVER if len(found) else time
             if not len(found):
                 return None
             client = int(found[int(fleet.share(fleet.started) * len(found))])
@@ -383,14 +351,3 @@ class within(Selects):
             return client
 
         return choose
-
-
-class _Wakes:
-    """The time at which the hours of a client begin, if a start is due and waits for them."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.time = fleet, NEVER
-
-    def begin(self, first: float) -> None:
-        self.fleet.now, self.time = self.time, NEVER
-        self.fleet.start_due()

@@ -13,7 +13,7 @@ from jaxafl.clock import draws
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration, constant
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.clock.idle import Awake, idle_of
+from jaxafl.clock.idle import Awake, idle_of, take
 from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, draws_by_weight, fail_if
 from jaxafl.device.keys import Purpose
 from jaxafl.options import Number, number, recording, static
@@ -37,7 +37,7 @@ def drawn_clients(fleet: Fleet, round: int, size: int, *, replacement: bool = Fa
         if size == fleet.num_clients and weights is None and not replacement:
             return list(range(size))
         idle = idle_of(fleet.num_clients, size, weights)
-        return [idle.draw(share) if replacement else idle.take(share) for share in shares]
+        return [idle.draw(share) if replacement else take(idle, share) for share in shares]
 
     return fleet.drawn("sets", round, draw)
 

@@ -160,9 +160,9 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     (lambda: lasting(c.sessions(ONE, c.constant(np.inf), off=ONE)), "on", ValueError),
     (lambda: lasting(c.sessions(ONE, ONE, off=ONE, leave=1.0)), "leave", ValueError),
     (lambda: lasting(c.sessions(ONE, ONE, off=ONE, cut="stop")), "cut", ValueError),
-    (lambda: c.device_trace(workload="mnist", bandwidth=False), "workload", ValueError),
-    (lambda: c.device_trace(bandwidth=False, phones="four"), "phones", ValueError),
-    (lambda: c.device_trace(), "megabytes", ValueError),
+    (lambda: lasting(c.device_trace(workload="mnist", bandwidth=False)), "workload", ValueError),
+    (lambda: lasting(c.device_trace(bandwidth=False, phones="four")), "phones", ValueError),
+    (lambda: lasting(c.device_trace()), "megabytes", ValueError),
     (lambda: lasting(c.device_trace(megabytes=3, bandwidth=False)), "megabytes", ValueError),
 ]
 

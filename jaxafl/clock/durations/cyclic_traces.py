@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.options import Part, static
-from jaxafl.readers.phones import Traces
-
 Array = jax.Array
 
 
-class CyclicTraces(Part):
+class CyclicTraces(NamedTuple):
     """Piecewise linear, non-decreasing functions A_i of time on [0, P_i].
 
     They are continued by A_i(t + P_i) = A_i(t) + A_i(P_i).
@@ -21,23 +20,11 @@ class CyclicTraces(Part):
         time: float64 [knots], seconds. Trace i has the knots `offsets[i]:offsets[i + 1]`, from 0 to its period P_i.
         amount: float64 [knots], values of A_i at these times; 0 at the first, non-decreasing, above 0 at the last.
         offsets: int32 [traces + 1], first knot of each trace, followed by the number of knots.
-        halvings: number of bisections that reduce the longest trace to one knot.
     """
 
     time: Array | np.ndarray
     amount: Array | np.ndarray
     offsets: Array | np.ndarray
-    halvings: int = static()
-
-    @classmethod
-    def of(cls, traces: Traces) -> CyclicTraces:
-        """Builds the functions from traces that have been read."""
-        return cls(*traces, halvings=int(np.diff(traces.offsets).max()).bit_length())
-
-    @property
-    def count(self) -> int:
-        """Number of traces."""
-        return self.offsets.shape[0] - 1
 
     def period(self, trace: Array) -> Array:
         """Returns the period P_i in seconds."""
@@ -73,7 +60,7 @@ class CyclicTraces(Part):
             less = given[middle] < value
             return jnp.where(less & (low < high), middle + 1, low), jnp.where(less, high, middle)
 
-        right, _ = jax.lax.fori_loop(0, self.halvings, halve, (first + 1, last))
+        right, _ = jax.lax.fori_loop(0, len(self.time).bit_length(), halve, (first + 1, last))
         width = given[right] - given[right - 1]
         share = jnp.clip((value - given[right - 1]) / jnp.where(width > 0, width, 1), 0, 1)
         return wanted[right - 1] + share * (wanted[right] - wanted[right - 1])

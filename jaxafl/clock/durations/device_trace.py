@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple
 
@@ -16,39 +17,36 @@ from jaxafl.clock.durations.cyclic_traces import CyclicTraces
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.device.keys import below, per_client, per_run, uniform
-from jaxafl.options import Number, Part, check_options, number, static
+from jaxafl.options import Number, number, static
 from jaxafl.readers import phones
 
 Array = jax.Array
 
 
-class Prepared(NamedTuple):
-    """Draws per client, [N], and keys of the draws per run."""
-
-    phone: Array  # int32, index of the phone
-    link: Array  # int32, index of the link trace
-    device: Array  # int32, index of the availability trace
-    phase: Array  # float64, position in the availability trace at time 0, as a fraction of its period
-    step_key: Array
-    download_key: Array
-    upload_key: Array
-
-
-class Measured(Part):
+class Measured(NamedTuple):
     """Tables of a `device_trace`.
 
     Attributes:
         mean, sigma: float64 [phones], mean and standard deviation of the seconds per local step on each phone.
         links: megabits transferred along each link trace, or `None` without transfers.
         ready: seconds of readiness along each device's trace, or `None` if devices are always ready.
-        options: options for which the tables were read.
     """
 
     mean: Array | np.ndarray
     sigma: Array | np.ndarray
     links: CyclicTraces | None
     ready: CyclicTraces | None
-    options: tuple[object, ...] = static()
+
+
+class Prepared(NamedTuple):
+    """The tables, draws per client, [N], and the keys of all draws."""
+
+    measured: Measured
+    phone: Array  # int32, index of the phone
+    link: Array  # int32, index of the link trace
+    device: Array  # int32, index of the availability trace
+    phase: Array  # float64, position in the availability trace at time 0, as a fraction of its period
+    keys: Sequence[Array]
 
 
 class device_trace(Duration):
@@ -93,86 +91,79 @@ class device_trace(Duration):
     availability: bool = static(default=False)
     phones: Literal["three", "benchmark"] = static(default="three")
     data_dir: str | os.PathLike[str] | None = static(default=None)
-    measured: Measured = dataclasses.field(  # not an option: read again if options change, kept by rebuilt pytrees
-        default=Measured(np.zeros(0), np.zeros(0), None, None, ()), kw_only=True, metadata={"option": False}
-    )
 
     terms = 7
     references: ClassVar[tuple[str, ...]] = ("yang2021", "mao2017")
 
-    def __post_init__(self) -> None:
-        options = (self.workload, self.bandwidth, self.availability, self.phones, self.data_dir)
-        if isinstance(self.measured, Measured) and self.measured.options != options:
-            check_options(self)
-            if self.bandwidth and self.megabytes is None:
-                raise ValueError(
-                    "device_trace: bandwidth=True needs megabytes, the size of the model (e.g. megabytes=6.6); or give "
-                    "bandwidth=False"
-                )
-            object.__setattr__(self, "measured", _read(self, options))
+    @property
+    def measured(self) -> Measured:
+        """The tables, from files if they do not ship with jaxafl."""
+        directory = phones.data_directory(self.data_dir)
+        return _read(self.workload, self.bandwidth, self.availability, self.phones, directory)
 
     @property
     def waits(self) -> bool:
         return self.availability
 
     def check(self, num_clients: int) -> None:
-        if self.measured.links is None and self.megabytes is not None:
+        if self.bandwidth != (self.megabytes is not None):
             raise ValueError(
-                f"device_trace: megabytes={self.megabytes} has no effect with bandwidth=False; leave it out"
+                f"device_trace: megabytes={self.megabytes} with bandwidth={self.bandwidth}; expected the size of the "
+                "model if, and only if, it is transferred. Give e.g. megabytes=6.6, or bandwidth=False"
             )
+        _ = self.measured
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Prepared:
-        clients = jnp.arange(num_clients, dtype=jnp.int32)
+        clients, measured = jnp.arange(num_clients, dtype=jnp.int32), self.measured
 
         def choose(key: Array, count: int) -> Array:
             return below(per_client(key, clients)[0], jnp.uint32(count))
 
         return Prepared(
-            phone=choose(keys[0], np.shape(self.measured.mean)[0]),
-            link=choose(keys[2], 1 if self.measured.links is None else self.measured.links.count),
-            device=choose(keys[5], 1 if self.measured.ready is None else self.measured.ready.count),
+            jax.tree.map(jnp.asarray, measured),
+            phone=choose(keys[0], len(measured.mean)),
+            link=choose(keys[2], 1 if measured.links is None else len(measured.links.offsets) - 1),
+            device=choose(keys[5], 1 if measured.ready is None else len(measured.ready.offsets) - 1),
             phase=uniform(per_client(keys[6], clients), jnp.float64),
-            step_key=keys[1],
-            download_key=keys[3],
-            upload_key=keys[4],
+            keys=keys,
         )
 
     def draw(self, prepared: Prepared, run: Run) -> Draw:
         work = self._compute(prepared, run) + self._transfers(prepared, run)
-        if self.measured.ready is None:
+        ready = prepared.measured.ready
+        if ready is None:
             return worked(work)
         device = prepared.device[run.client]
-        period = self.measured.ready.period(device)
+        period = ready.period(device)
         phase = jnp.mod(prepared.phase[run.client] * period + run.now, period)
-        return Draw(work, jnp.maximum(self.measured.ready.elapsed(device, phase, work) - work, 0))
+        return Draw(work, jnp.maximum(ready.elapsed(device, phase, work) - work, 0))
 
     def _compute(self, prepared: Prepared, run: Run) -> Array:
         """Draws the seconds of local training, steps · N(mean, σ²) given a positive value, by inversion."""
         phone = prepared.phone[run.client]
-        mean = jnp.asarray(self.measured.mean)[phone]
-        sigma = jnp.asarray(self.measured.sigma)[phone]
-        share = jnp.maximum(uniform(per_run(prepared.step_key, run.client, run.run), jnp.float64), 2.0**-54)
+        mean, sigma = prepared.measured.mean[phone], prepared.measured.sigma[phone]
+        share = jnp.maximum(uniform(per_run(prepared.keys[1], run.client, run.run), jnp.float64), 2.0**-54)
         negative = ndtr(-mean / sigma)
         return run.local_steps * (mean + sigma * ndtri(negative + (1 - negative) * share))
 
     def _transfers(self, prepared: Prepared, run: Run) -> Array:
         """Computes the seconds of download and upload, both from uniformly drawn moments of the client's link trace."""
-        if self.measured.links is None:
+        links = prepared.measured.links
+        if links is None:
             return jnp.float64(0)
-        links = self.measured.links
         link = prepared.link[run.client]
-        keys = (prepared.download_key, prepared.upload_key)
-        share = jnp.stack([uniform(per_run(key, run.client, run.run), jnp.float64) for key in keys])
+        share = jnp.stack([uniform(per_run(key, run.client, run.run), jnp.float64) for key in prepared.keys[3:5]])
         megabits = 8.0 * jnp.asarray(self.megabytes, jnp.float64)
         return jnp.sum(jax.vmap(lambda start: links.elapsed(link, start, megabits))(share * links.period(link)))
 
 
-def _read(duration: device_trace, options: tuple[object, ...]) -> Measured:
-    """Reads the tables for the options, from files if they do not ship with jaxafl."""
-    if duration.phones == "three":
-        mean, sigma = phones.measured_step_times(duration.workload)
+@functools.lru_cache(maxsize=16)
+def _read(workload: str, bandwidth: bool, availability: bool, kind: str, directory: pathlib.Path) -> Measured:
+    """Reads the tables for the options, once for equal options."""
+    if kind == "three":
+        mean, sigma = phones.measured_step_times(workload)
     else:
-        mean, sigma = phones.benchmark_step_times(duration.workload, phones.read_scores(duration.data_dir))
-    links = CyclicTraces.of(phones.read_links(duration.data_dir)) if duration.bandwidth else None
-    ready = CyclicTraces.of(phones.read_availability(duration.data_dir)) if duration.availability else None
-    return Measured(mean, sigma, links, ready, options)
+        mean, sigma = phones.benchmark_step_times(workload, phones.read_scores(directory))
+    links = CyclicTraces(*phones.read_links(directory)) if bandwidth else None
+    ready = CyclicTraces(*phones.read_availability(directory)) if availability else None
+    return Measured(mean, sigma, links, ready)

@@ -43,11 +43,6 @@ class Duration(Part):
 
     __array_ufunc__ = None  # an array on the left leaves the operation to the duration
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if "step_times" not in vars(cls) and {"draw", "prepare"} & vars(cls).keys():  # else it ignores the new draws
-            cls.step_times = Duration.step_times  # type: ignore[method-assign]
-
     @property
     def terms(self) -> int:
         """Number of independent draws, each with a separate random stream, numbered from the left."""
@@ -256,7 +251,7 @@ class Distribution(Duration):
         return worked(time * run.local_steps if self.per == "step" else time)
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
-        if self.per == "client":
+        if self.per == "client" or type(self).draw is not Distribution.draw:
             return super().step_times(num_clients, seed)
         with float64_on_cpu():
             every = _in_float64(self, lambda values: jnp.broadcast_to(values, (num_clients,))[:, None])

@@ -13,6 +13,7 @@ from jax.scipy.special import ndtri
 
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.clock.options import fail_if
 from jaxafl.device.keys import per_run, uniform
 from jaxafl.options import Number, UserError, number, recording
 
@@ -46,21 +47,15 @@ class link(Duration):
     terms = 2
 
     def check(self, num_clients: int) -> None:
-        if self.shared is None and self.up is None:
-            raise UserError(
-                "link: no speed is given; expected up=... in bytes per second, or shared=..., the speed of the link "
-                "of the server. Give one of them"
-            )
-        if self.shared is not None and (self.up is not None or self.down is not None or np.any(self.sigma)):
-            raise UserError(
-                "link: with shared=B all transfers have equal shares of B; expected neither up, down nor sigma. Leave "
-                "them out, or give shared=None"
-            )
-        if self.bytes is None and self._sent is None:
-            raise UserError(
-                "link: the bytes of a transfer are unknown without a model; expected a clock of a Simulation. "
-                "Give bytes=..., or run it in one"
-            )
+        several = self.up is not None or self.down is not None or np.any(self.sigma)
+        fail_if("link", [
+            (self.shared is None and self.up is None, "no speed is given; expected up=... in bytes per second, or "
+             "shared=..., the speed of the link of the server. Give one of them"),
+            (self.shared is not None and bool(several), "with shared=B all transfers have equal shares of B; expected "
+             "neither up, down nor sigma. Leave them out, or give shared=None"),
+            (self.bytes is None and self._sent is None, "the bytes of a transfer are unknown without a model; expected "
+             "a clock of a Simulation. Give bytes=..., or run it in one"),
+        ])  # fmt: skip
 
     @property
     def sent(self) -> Any:

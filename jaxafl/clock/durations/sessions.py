@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads
+from jaxafl.clock.options import fail_if
 from jaxafl.device.keys import per_client, uniform
 from jaxafl.options import Number, UserError, number, static
 
@@ -60,40 +61,34 @@ class sessions(Duration):
 
     @property
     def terms(self) -> int:
-        return sum(one.terms for one in self._parts()) + 1
-
-    def _parts(self) -> tuple[Duration, Duration, Duration]:
-        return self.durations, self.on, self.off
+        return self.durations.terms + self.on.terms + self.off.terms + 1
 
     def check(self, num_clients: int) -> None:
-        for name, part in zip(("durations", "on", "off"), self._parts(), strict=True):
+        for name, part in (("durations", self.durations), ("on", self.on), ("off", self.off)):
             if not isinstance(part, Duration):
                 raise UserError(f"sessions: {name} is {part!r:.80}; expected a duration, such as exponential(600)")
             part.check(num_clients)
-            if name != "durations" and any(np.isinf(number).any() for number in jax.tree.leaves(part)):
-                raise UserError(
-                    f"sessions: {name}={part!r:.80} is infinite; expected finite lengths. For clients that are always "
-                    "on, leave sessions out; for those that leave for good, give leave="
-                )
-            if name == "on" and not any(np.any(number) for number in jax.tree.leaves(part)):
-                raise UserError(f"sessions: on={part!r:.80} is 0, so no client ever works; expected longer sessions")
-            read = reads(part, num_clients)
-            foreign = ("now",) if name == "durations" else ("now", "longest", "local_steps")
-            if part.pause or read & {*foreign}:
-                raise UserError(
-                    f"sessions: {name}={part!r:.80} depends on more than client and index; expected independent draws. "
-                    "Add other waits outside: sessions(...) + available(...)"
-                )
+            is_length, numbers = name != "durations", jax.tree.leaves(part)
+            foreign = {"now", "longest", "local_steps"} if is_length else {"now"}
+            fail_if(f"sessions: {name}={part!r:.80}", [
+                (is_length and any(np.isinf(one).any() for one in numbers), "it is infinite; expected finite lengths. "
+                 "For clients that are always on, leave sessions out; for those that leave for good, give leave="),
+                (name == "on" and not any(np.any(one) for one in numbers), "it is 0, so no client ever works; expected "
+                 "longer sessions"),
+                (bool(part.pause or reads(part, num_clients) & foreign), "it depends on more than client and index; "
+                 "expected independent draws. Add other waits outside: sessions(...) + available(...)"),
+            ])  # fmt: skip
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Sessions:
-        cuts = [0]
-        for part in self._parts():
-            cuts.append(cuts[-1] + part.terms)
-        work, *both = (part.prepare(keys[cuts[i] : cuts[i + 1]], num_clients) for i, part in enumerate(self._parts()))
+        first, second = self.durations.terms, self.durations.terms + self.on.terms
+        work = self.durations.prepare(keys[:first], num_clients)
+        of_on = self.on.prepare(keys[first:second], num_clients)
+        of_off = self.off.prepare(keys[second:-1], num_clients)
 
-        def length(group: Array, session: Array) -> list[Array]:
+        def length(group: Array, session: Array) -> tuple[Array, Array]:
             one = Run(group, session, jnp.int32(1), jnp.float64(0), jnp.float64(0))
-            return [sum(draw_of(part, known, one)) for part, known in zip((self.on, self.off), both, strict=True)]  # type: ignore[misc]
+            on, off = draw_of(self.on, of_on, one), draw_of(self.off, of_off, one)
+            return on.work + on.hang, off.work + off.hang
 
         groups = jnp.arange(min(self.groups or num_clients, num_clients), dtype=jnp.int32)
         grid = jax.vmap(jax.vmap(length, (None, 0)), (0, None))

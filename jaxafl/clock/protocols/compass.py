@@ -73,7 +73,7 @@ class compass(Clock):
 
     def steps(self, fleet: Fleet) -> Steps:
         groups = _Groups(self, fleet)
-        for runs in fleet.instants(lambda: groups.first().latest):
+        for runs in fleet.instants():
             for run in runs:
                 groups.measure(run)
                 group = groups.of[run.client]
@@ -94,6 +94,7 @@ class compass(Clock):
                 groups.assign(group.waiting)
             fleet.due.sort(key=lambda run: run.client)  # type: ignore[union-attr]
             fleet.start_due()
+            fleet.alarm = groups.first().latest
 
 
 class _Groups:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import ClassVar
 
@@ -55,15 +56,15 @@ class bernoulli(Clock):
         keys = {name: draws.stream(fleet.seed, Purpose[name.upper()]) for name in ("upload", "download")}
         drawn = {name: _ticks(key, clients) for name, key in keys.items()}
 
-        def succeed(name: str) -> np.ndarray:
-            found = fleet.drawn(f"{name}s", fleet.version, lambda: drawn[name][fleet.version] < getattr(self, name))
+        def succeed(name: str, tick: int) -> np.ndarray:
+            found = fleet.drawn(f"{name}s", tick, lambda: drawn[name][tick] < getattr(self, name))
             return np.asarray(found, bool)
 
         offered = [fleet.start(client) for client in clients.tolist()]
-        while True:
-            time, uploads = fleet.version + 1.0, succeed("upload")
-            fresh = np.flatnonzero(uploads & succeed("download")).tolist()
-            step = fleet.step([offered[client] for client in np.flatnonzero(uploads).tolist()], time=time)
+        for tick in itertools.count():
+            uploads = succeed("upload", tick)
+            fresh = np.flatnonzero(uploads & succeed("download", tick)).tolist()
+            step = fleet.step([offered[client] for client in np.flatnonzero(uploads).tolist()], time=tick + 1.0)
             for client in fresh:
                 offered[client] = fleet.start(client)
             yield fleet.recounted(step)
@@ -117,10 +118,13 @@ class interrupting(Clock):
         while True:
             now = (fleet.version + 1) * float(self.period)
             contacted = sorted(drawn_clients(fleet, fleet.version, self.contacted))
-            lasting = [_lasting(fleet, current[client]) for client in contacted]
-            taken = [_contact(current[client], now, *one) for client, one in zip(contacted, lasting, strict=True)]
-            complete = [latency + per_step * current[client].local_steps for client, (latency, per_step) in
-                        zip(contacted, lasting, strict=True) if per_step < NEVER]  # fmt: skip
+            taken, complete = [], []
+            for client in contacted:
+                run = current[client]
+                latency, per_step = _lasting(fleet, run)
+                taken.append(_contact(run, now, latency, per_step))
+                if per_step < NEVER:
+                    complete.append(latency + per_step * run.local_steps)
             fleet.longest = max([fleet.longest, *complete])
             step = fleet.step(taken, time=now)
             for client in contacted:

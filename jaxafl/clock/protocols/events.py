@@ -88,7 +88,7 @@ class harmonic(Clock):
                 if len(counts) == clients and inverse * batch * (1 + 1e-9) < clients**2:
                     yield fleet.step(taken)
                     taken, counts, inverse = [], {}, 0.0
-            if self.stop:
+            if self.stop and fleet.stepped == fleet.now:
                 fleet.stop_up_to(fleet.version - 1)
 
 

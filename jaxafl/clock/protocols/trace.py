@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.durations.duration import POINTS, Duration, Times
 from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.options import as_numbers, in_order, shown, static
+from jaxafl.options import as_numbers, in_order, static
 
 Array = jax.Array
 C = TypeVar("C", bound=Clock)
@@ -108,16 +109,10 @@ def trace(protocol: C | type[C], *, durations: Any = None, per: Literal["run", "
 
 def _table(times: Any) -> np.ndarray:
     """Builds the table of durations, float64 [client, run], with NaN after the last run of a client."""
-    try:
-        rows = [as_numbers("recorded durations", "times", row) for row in times]
-    except TypeError:
-        raise TypeError(f"recorded durations must be an array [client, run] of seconds, got {shown(times)}") from None
-    if any(row.ndim != 1 for row in rows) or (isinstance(times, np.ndarray) and times.dtype != object):
-        return as_numbers("recorded durations", "times", times)
-    table = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
-    for row, values in zip(table, rows, strict=True):
-        row[: len(values)] = values
-    return table
+    is_table = isinstance(times, np.ndarray) and times.dtype != object
+    if not is_table and all(np.ndim(row) == 1 for row in times):  # rows may have different lengths
+        times = list(zip(*itertools.zip_longest(*times, fillvalue=np.nan), strict=True))
+    return as_numbers("recorded durations", "times", times)
 
 
 def _counts(times: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -76,65 +76,39 @@ class warm_up(Clock):
         return self.clock.in_flight(num_clients)
 
     def steps(self, fleet: Fleet) -> Steps:
-        clients, early = fleet.num_clients, self.first == "all"
-        table = [fleet.planned_steps(client, 0) for client in range(clients)]
-        inner = fleet.of_protocol(self.clock, skipped_runs=int(early))
-        last: dict[int, LocalRun] = {}
-        dropped: list[Dropped] = []
-        count = replaced = 0
-        complete = early
-        if early:  # a run of every client that takes no time
-            last = {one: LocalRun(0.0, one, 0, one, 0, 0, 0.0, table[one], 0.0) for one in range(clients)}
-            step = ServerStep(0, 0.0, [], None, None, (0,) * 5, [], {})
-        while not complete:
-            complete = self.first == "next" and len(last) == clients
-            step = next(inner)
-            count += 1
-            dropped += step.dropped
-            for run in step.runs:
-                if run.client in last:
-                    dropped.append(Dropped(last[run.client], "refused", last[run.client].arrived))
-                    replaced += 1
+        clients, inner = fleet.num_clients, self.clock.steps(fleet)
+        fleet.clock = self.clock
+        last: dict[int, LocalRun] = {}  # of each client
+
+        def completes(runs: Sequence[LocalRun]) -> bool:
+            """Returns True if a step of the protocol makes the first version."""
+            whole = len(last) == clients
+            for run in runs:
+                if old := last.get(run.client):
+                    fleet.totals["refused"] += 1
+                    fleet.dropped.append(Dropped(old, "refused", old.arrived))
                 last[run.client] = run
-            complete |= self.first == "complete" and len(last) == clients
-            if count >= _MOST * clients and not complete:
+            return whole if self.first == "next" else len(last) == clients
+
+        if self.first == "all":  # a run of every client that takes no time, and whose duration is not drawn
+            for one in range(clients):
+                last[one] = LocalRun(0.0, one, 0, one, 0, 0, 0.0, fleet.planned_steps(one, 0), 0.0)
+            step = ServerStep(0, 0.0, [], [], [], (clients, 0, 0, 0, 0), [], {})
+            fleet.version = 1
+            fleet.early = 1
+            fleet.before = clients
+            if fleet.seconds is not None and fleet.table.shape[1] > 1:
+                fleet.seconds.steps = fleet.table[:, 1:]
+        else:
+            fleet.completes = completes
+            for _ in range(_MOST * clients):
+                step = next(inner)
+                if fleet.version:
+                    break
+            else:
                 silent = min({*range(clients)} - {*last}, default=0)
-                raise UserError(
-                    f"client {silent} has not arrived in {count} steps, and the first server step waits for all clients"
-                )
-        shift = fleet.shift = _Shift(count - 1, clients * early, replaced)
-        step = shift.step(step._replace(runs=[], dropped=dropped, kinds=None, counts=None))
-        yield step._replace(runs=[last[one]._replace(version=0, reference=0) for one in range(clients)])
-        for step in inner:
-            yield shift.step(step)
-
-
-@dataclasses.dataclass
-class _Shift:
-    """Numbers of versions and runs that the protocol counts differently.
-
-    Attributes:
-        versions: versions that the protocol has counted, and this clock has not; -1 with a run of every client at 0.
-        runs: runs that have started before those of the protocol.
-        refused: updates that were refused in addition.
-    """
-
-    versions: int
-    runs: int
-    refused: int
-
-    def run(self, run: LocalRun) -> LocalRun:
-        """Returns a run of the protocol with the numbers that count."""
-        version, reference = (max(one - self.versions, 0) for one in (run.version, run.reference))
-        index, run_id = run.run + bool(self.runs), run.run_id + self.runs
-        return run._replace(version=version, reference=reference, run=index, run_id=run_id)
-
-    def step(self, step: ServerStep) -> ServerStep:
-        """Returns a step of the protocol with the numbers that count."""
-        started, refused, *rest = step.totals
-        return step._replace(
-            version=step.version - self.versions,
-            runs=[self.run(run) for run in step.runs],
-            dropped=[one._replace(run=self.run(one.run)) for one in step.dropped],
-            totals=(started + self.runs, refused + self.refused, *rest),
-        )
+                raise UserError(f"client {silent} has not arrived, and the first server step waits for all clients")
+            fleet.completes = None
+        runs = [last[one] for one in range(clients)]
+        yield step._replace(runs=runs, kinds=[0] * clients, counts=[1] * clients)
+        yield from inner
