@@ -5,6 +5,7 @@ from jaxafl.callbacks.interrupts import Interrupted
 from jaxafl.callbacks.stopping import StopAfter, StopAt
 from jaxafl.callbacks.trackers.best import Best
 from jaxafl.callbacks.trackers.csv_file import Csv
+from jaxafl.callbacks.trackers.live import Live
 from jaxafl.callbacks.trackers.mlflow import MLflow
 from jaxafl.callbacks.trackers.tensorboard import TensorBoard
 from jaxafl.callbacks.trackers.wandb import WandB
@@ -15,6 +16,7 @@ __all__ = [
     "Chunk",
     "Csv",
     "Interrupted",
+    "Live",
     "MLflow",
     "Run",
     "StopAfter",
