@@ -85,7 +85,7 @@ def _marks(client: Client, tree: Tree) -> Tree:
     """Returns True for each personal parameter.
 
     Raises:
-        UserError: the predicate selects no parameter, or all.
+        UserError: the predicate selects no parameter.
         TypeError: it returns no bool.
     """
     assert client.personal is not None
@@ -93,10 +93,10 @@ def _marks(client: Client, tree: Tree) -> Tree:
     found = [client.personal(name) for name in names]
     for name, one in zip(names, found, strict=True):
         check_flag("Client", f"personal({name!r})", one)
-    if all(found) or not any(found):
+    if not any(found):
         listed = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
         raise UserError(
-            f"Client: personal selects {'all' if all(found) else 'none'} of the parameters {listed}; expected some. "
+            f"Client: personal selects none of the parameters {listed}; expected some. "
             "It is a function of a path, such as lambda path: path.startswith('head/')"
         )
     return jax.tree.unflatten(jax.tree.structure(tree), map(bool, found))

@@ -50,6 +50,10 @@ class Dropped(NamedTuple):
     ended: float  # simulated seconds
 
 
+class Gone(UserError):
+    """No client will ever arrive again."""
+
+
 class ServerStep(NamedTuple):
     """One server step, which acts on a version and makes the next one."""
 
@@ -430,12 +434,18 @@ class Fleet:
         phase = NEVER if self.transport is None else self.transport.time(self.now)
         return bool(self.due) or phase < NEVER or (bool(self.flight) and self.flight[0].arrived < NEVER)
 
-    def losses(self, odds: Any) -> Callable[[LocalRun], bool]:
-        """Returns the function that draws if the upload of a run fails.
+    def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool] | None:
+        """Returns the function that says if the upload of a run fails, or `None` if none ever does.
 
         Args:
-            odds: probability that it fails, a number or one per client.
+            odds: probability that it fails, a number or one per client, or `None`.
+            hours: hours outside which it fails if they lose updates (`activity`), or `None`.
         """
+        if getattr(hours, "loses", False):
+            waiting, draws_it = hours.hours_of(self.seed, self.num_clients), self.losses(odds)
+            return lambda run: waiting(run.arrived)[run.client] > 0 or (draws_it is not None and draws_it(run))
+        if odds is None:
+            return None
         key = draws.stream(self.seed, Purpose.LOST)
         drawn = draws.PerRun(self.num_clients, lambda client, run: draws.uniform(draws.threefry(key, client, run)))
         most = np.broadcast_to(odds, self.num_clients).tolist()
@@ -473,8 +483,8 @@ class Fleet:
             self._fail(f"has not come after {self.since:,} arrivals, and {why}", "finite durations above 0")
 
     def gone(self) -> None:
-        """Raises `UserError`, as no client will ever arrive."""
-        raise UserError(
+        """Raises `Gone`."""
+        raise Gone(
             f"all clients that are at work are gone (infinite durations) at {self.now:,.6g} simulated seconds, and "
             f"server step {self.version} needs arrivals; give fewer server steps, or finite durations"
         )

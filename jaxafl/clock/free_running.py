@@ -115,7 +115,14 @@ class free_running(Clock):
 
     delivers = ByOptions(_STARTS | Delivery.REPLIES, lambda clock: clock._delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
-    takes_all = ByOptions(True, lambda clock: clock.lost is None and clock.composed.bound.takes_all)
+    takes_all = ByOptions(
+        True,
+        lambda clock: (
+            clock.lost is None
+            and clock.composed.bound.takes_all
+            and not getattr(getattr(clock.composed.select, "hours", None), "loses", False)
+        ),
+    )
     references = ByOptions((), lambda clock: () if clock.composed.bound.takes_all else ("maranjyan2025", "tyurin2023"))
 
     def __post_init__(self) -> None:
@@ -179,8 +186,8 @@ class free_running(Clock):
             (self.interval != "poisson" and self.rate is None, "interval needs starts at a rate: give rate=r"),
             (together and (most or 1) > flying, f"a buffer of {most} can never fill: with dispatch='step' at most "
              f"concurrency={flying} updates arrive before the next step; use a buffer <= concurrency"),
-            (together and self._varies(flying), "with period or on_bound='wait' clients restart at their arrival; give "
-             "dispatch='arrival', not 'step'"),
+            (getattr(composed.begins, "skew", False) and self._varies(flying), "start_skew=True needs a "
+             "fixed number of arrivals: leave period and on_bound='wait' out"),
             (composed.bound.waits and Delivery.EMPTY in composed.closes.delivers, "period ends a step at its time, but "
              "on_bound='wait' waits for late runs: give buffer=M, or on_bound='refuse'"),
             (composed.bound.stops and not keeps_up, f"on_bound='stop' restarts clients from the newest version, but "
@@ -215,7 +222,7 @@ class free_running(Clock):
             fleet.choose = composed.select.begin(fleet, flying) if self.starts is None else self._recorded(fleet)
             fleet.due += [None] * flying
         closing, begins, bound = composed.closes.begin(fleet), composed.begins.begin(fleet, self), composed.bound
-        lost = fleet.losses(self.lost) if self.lost is not None else None
+        lost = fleet.losses(self.lost, getattr(composed.select, "hours", None))
         alarm = None if type(closing).alarm is rules.Closes.alarm else closing.alarm
         taken: list[LocalRun] = []
         for runs in fleet.instants(alarm):
@@ -225,6 +232,7 @@ class free_running(Clock):
                 closing.rings()
                 yield fleet.step(taken)
                 taken = []
+                begins.steps(fleet)
             for place, run in enumerate(runs):
                 begins.arrives(fleet, run)
                 if lost is not None and lost(run):

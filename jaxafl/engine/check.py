@@ -292,6 +292,11 @@ def broken(rules: tuple[Rule, ...], parts: Parts) -> str:
     return ""
 
 
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=4)  # Python forgets that it has warned whenever a block changes the filters
+
+
 def check_simulation(parts: Parts) -> None:
     """Raises `ValueError` or `TypeError` for options that are invalid, or parts that do not fit together."""
     server, clock, client, clients = parts.server, parts.clock, parts.client, parts.clients
@@ -307,10 +312,9 @@ def check_simulation(parts: Parts) -> None:
     if isinstance(parts.aggregate, Aggregate):
         parts.aggregate.check(parts.prepared_server, clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and parts.arrivals == 1:
-        warnings.warn(
+        _warn_once(
             f"{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
-            f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
-            stacklevel=3,
+            f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more"
         )
     if parts.attack is not None:
         check_options(parts.attack, clients)

@@ -31,6 +31,7 @@ class Live(Tracker):
         self.path = check_image_path(path)
         self.lines: dict[str, tuple[list[float], list[float]]] = {}
         self.shown: list[Any] = []
+        self.cell = 0  # of the notebook in which the figure is shown
 
     def begin(self, run: Run) -> None:
         name = self.name = name_of(run) or run.name
@@ -64,12 +65,14 @@ class Live(Tracker):
         if self.path is not None:
             finish(figure, self.path)
         elif window is None:
+            from IPython import get_ipython
             from IPython.display import display
 
-            if self.shown:
+            cell = get_ipython().execution_count
+            if self.shown and cell == self.cell:
                 self.shown[0].update(figure)
             else:
-                self.shown.append(display(figure, display_id=True))
+                self.shown, self.cell = [display(figure, display_id=True)], cell
         else:
             figure.canvas.draw_idle()
             figure.canvas.flush_events()

@@ -16,7 +16,7 @@ from jaxafl.clock.durations.cyclic_traces import CyclicTraces
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.device.keys import below, per_client, per_run, uniform
-from jaxafl.options import Number, Part, check_options, number, static
+from jaxafl.options import Number, Part, UserError, check_options, number, static
 from jaxafl.readers import phones
 
 Array = jax.Array
@@ -74,6 +74,7 @@ class device_trace(Duration):
             with `freeze=True` refuse it.
         phones: set of phones. `"three"`: FLASH's three measured phones. `"benchmark"`: the phones of the AI-Benchmark
             list, with log t interpolated in log(score) between these three and constant outside of them.
+        distinct: give each link trace and each device's availability to one client at most.
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else the directory of TFDS.
 
     Raises:
@@ -93,6 +94,7 @@ class device_trace(Duration):
     availability: bool = static(default=False)
     phones: Literal["three", "benchmark"] = static(default="three")
     data_dir: str | os.PathLike[str] | None = static(default=None)
+    distinct: bool = static(default=False, kw_only=True)
     measured: Measured = dataclasses.field(  # not an option: read again if options change, kept by rebuilt pytrees
         default=Measured(np.zeros(0), np.zeros(0), None, None, ()), kw_only=True, metadata={"option": False}
     )
@@ -120,17 +122,25 @@ class device_trace(Duration):
             raise ValueError(
                 f"device_trace: megabytes={self.megabytes} has no effect with bandwidth=False; leave it out"
             )
+        traces = [one.count for one in (self.measured.links, self.measured.ready) if one is not None]
+        if self.distinct and num_clients > min(traces, default=num_clients):
+            raise UserError(
+                f"device_trace: {num_clients} clients, and {min(traces)} traces; expected at most as many clients. "
+                "Leave distinct=True out"
+            )
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Prepared:
         clients = jnp.arange(num_clients, dtype=jnp.int32)
 
-        def choose(key: Array, count: int) -> Array:
+        def choose(key: Array, count: int, distinct: bool = False) -> Array:
+            if distinct:
+                return jnp.argsort(uniform(per_client(key, jnp.arange(count)), jnp.float64))[:num_clients]
             return below(per_client(key, clients)[0], jnp.uint32(count))
 
         return Prepared(
             phone=choose(keys[0], np.shape(self.measured.mean)[0]),
-            link=choose(keys[2], 1 if self.measured.links is None else self.measured.links.count),
-            device=choose(keys[5], 1 if self.measured.ready is None else self.measured.ready.count),
+            link=choose(keys[2], 1 if self.measured.links is None else self.measured.links.count, self.distinct),
+            device=choose(keys[5], 1 if self.measured.ready is None else self.measured.ready.count, self.distinct),
             phase=uniform(per_client(keys[6], clients), jnp.float64),
             step_key=keys[1],
             download_key=keys[3],
