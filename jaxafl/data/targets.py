@@ -94,7 +94,8 @@ def numbered(*targets: Any) -> list[Any]:
 
 def _are_words(y: Any) -> bool:
     several = isinstance(y, list | tuple) or (hasattr(y, "__array__") and y.ndim == 1)
-    return several and isinstance(next(iter(y), None), str)
+    first = next(iter(y), None) if several else None
+    return isinstance(first, str) and not first.isdigit()  # "10" would be sorted before "2"
 
 
 def _in_range(owner: str, array: np.ndarray) -> np.ndarray:

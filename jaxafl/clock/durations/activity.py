@@ -48,14 +48,14 @@ class activity(Duration):
     @property
     def day(self) -> float:
         """Longest period of a device in seconds."""
-        return float(max(_read(os.fspath(self.file))[2]))
+        return float(max(_read(self.file)[2]))
 
     def check(self, num_clients: int) -> None:
-        _read(os.fspath(self.file))
+        _read(self.file)
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Intervals:
-        device = np.arange(num_clients) % len(_read(os.fspath(self.file))[2])
-        begin, end, period = (column[device] for column in _read(os.fspath(self.file)))
+        device = np.arange(num_clients) % len(_read(self.file)[2])
+        begin, end, period = (column[device] for column in _read(self.file))
         return begin, end, period
 
     def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
@@ -76,8 +76,12 @@ def _waiting(numpy: Any, intervals: Intervals, now: Any) -> Any:
     return numpy.where(inside, 0.0, ((begin - phase) % period[..., None]).min(-1))
 
 
+def _read(file: str | os.PathLike[str]) -> Intervals:
+    return _parsed(os.fspath(file), os.stat(file).st_mtime_ns)
+
+
 @functools.lru_cache(8)
-def _read(file: str) -> Intervals:
+def _parsed(file: str, changed: int) -> Intervals:
     """Reads the intervals of all devices; shorter lists repeat their last interval."""
     try:
         devices = list(json.loads(pathlib.Path(file).read_text()).values())

@@ -136,7 +136,7 @@ class pareto(Distribution):
     per: Per = static(default="run")
 
     def quantile(self, u: Array) -> Array:
-        return self.minimum * jnp.exp(-jnp.log1p(-u) / self.shape)
+        return jnp.exp(-jnp.log1p(-u) / self.shape) * self.minimum
 
 
 class Mixed(Pair):
