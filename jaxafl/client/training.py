@@ -112,6 +112,8 @@ def begin(
         shared=shared,
         rate_sum=None if client.correction is None else zero,
     )
+    if client.reset == "never":
+        return lane._replace(optimizer_state=_with_keys(unpack(memory.optimizer), lane))
     return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
 
 
@@ -122,7 +124,11 @@ def _as_scalars(timing: Timing) -> Timing:
 
 def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
     """Initialises an optimiser's state at the current step of a run, with PRNG keys derived from run and step."""
-    return pack(renewed(optimizer.init(params), threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
+    return _with_keys(optimizer.init(params), lane)
+
+
+def _with_keys(state: Tree, lane: Lane) -> Tree:
+    return pack(renewed(state, threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
 
 
 def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: int) -> Draw:

@@ -52,8 +52,8 @@ class free_running(Clock):
             `period`.
         durations: duration of a run in simulated seconds.
         bound: how stale an update may be: `refuse(R)`, `stop(R)` or `wait(R)`; `None` for `max_staleness`.
-        begins: when clients start: `at_arrival()`, `before_step()`, `at_step()` or `at_rate(r)`; `None` for `dispatch`
-            and `rate`.
+        begins: when clients start: `at_arrival()`, `before_step()`, `at_step()`, `open_slots(O)`, `grace(W)` or
+            `at_rate(r)`; `None` for `dispatch` and `rate`.
         buffer: arrivals per server step M; `None` is 1, or any number if `period` is given.
         dispatch: time of restarts. `"arrival"`: each arrival starts one client, drawn from the idle ones (`select`),
             from the newest version. `"step"`: the M replacements start at the server step (the clock of FADAS's
@@ -184,6 +184,10 @@ class free_running(Clock):
              "give max_staleness=R"),
             (self.windows != "constant" and self.period is None, "windows need their mean length: give period=P"),
             (self.interval != "poisson" and self.rate is None, "interval needs starts at a rate: give rate=r"),
+            (getattr(composed.begins, "slots", 0) > flying, f"{composed.begins!r} never has as many open slots: "
+             f"concurrency is {flying}"),
+            (isinstance(composed.begins, rules.grace) and isinstance(composed.select, rules.within), "hours and a "
+             "grace window both delay starts: leave one of them out"),
             (together and (most or 1) > flying, f"a buffer of {most} can never fill: with dispatch='step' at most "
              f"concurrency={flying} updates arrive before the next step; use a buffer <= concurrency"),
             (getattr(composed.begins, "skew", False) and self._varies(flying), "start_skew=True needs a "

@@ -17,7 +17,7 @@ from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
 from jaxafl.clock.idle import Awake, Weights, idle_of
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, Part, number, static
+from jaxafl.options import Number, Part, UserError, number, static
 
 Interval: TypeAlias = Literal["constant", "poisson"]
 _STARTS = Delivery.STALE | Delivery.CONTINUOUS
@@ -271,6 +271,78 @@ class at_step(Begins):
 
     def steps(self, fleet: Fleet) -> None:
         fleet.due += fleet.taken
+
+
+class open_slots(Begins):
+    """All open slots are filled, from the newest version, as soon as there are enough.
+
+    A slot opens with an arrival. One slot is `at_arrival()`; M slots are rounds of M clients.
+
+    Args:
+        slots: open slots at which clients start, at most M_c.
+    """
+
+    slots: int = static()
+
+    def begin(self, fleet: Fleet, clock: Any) -> Any:
+        fleet.refills = False
+        return _Together(fleet, lambda waiting: fleet.now if len(waiting) >= self.slots else NEVER)
+
+
+class grace(Begins):
+    """Clients that arrive within a window start together at its end, from the newest version.
+
+    An arrival opens a window if none is open. If no run is in flight, the window closes at once. A window of 0 is
+    `at_arrival()`, and infinity gives rounds.
+
+    Args:
+        window: W in simulated seconds, at least 0.
+        close: `"end"`: the clients start W after the first arrival. `"last"`: at the last arrival of the window, which
+            only a simulator knows (DeepMind's released code).
+
+    References:
+        Liu et al., "Asynchronous Local-SGD training for language modeling", 2024, Algorithm 2.
+    """
+
+    window: Number = number(least=0, infinite=True)
+    close: Literal["end", "last"] = static(default="end")
+
+    def begin(self, fleet: Fleet, clock: Any) -> Any:
+        fleet.refills = False
+        if self.close == "last" and fleet.transport is not None:
+            raise UserError('grace: close="last" needs times that are known ahead; give close="end" with a shared link')
+        window = float(self.window)
+
+        def closes(waiting: Sequence[LocalRun]) -> float:
+            end = waiting[0].arrived + window
+            late = self.close == "last" and (not fleet.flight or fleet.flight[0].arrived > end)
+            return fleet.now if late or not fleet.in_flight() else end
+
+        return _Together(fleet, closes)
+
+
+class _Together:
+    """Starts of one schedule: all clients that have arrived by a time start at it, in client order."""
+
+    by_arrival = True
+
+    def __init__(self, fleet: Fleet, closes: Callable[[Sequence[LocalRun]], float]) -> None:
+        """Takes the function (runs that have arrived) -> time of the starts."""
+        self.fleet, self.closes, self.time = fleet, closes, NEVER
+        self.waiting: list[LocalRun] = []
+
+    def arrives(self, fleet: Fleet, run: LocalRun) -> None:
+        fleet.opening = self
+        self.waiting.append(run)
+        self.time = self.closes(self.waiting)
+
+    drops, steps = Begins.drops, Begins.steps
+
+    def begin(self, first: float) -> None:
+        self.fleet.now, self.time = self.time, NEVER
+        self.fleet.due += sorted(self.waiting, key=lambda run: run.client)
+        self.waiting.clear()
+        self.fleet.start_due()
 
 
 class at_rate(Begins):

@@ -17,6 +17,7 @@ from jaxafl.client import (
     Client,
     begin,
     check_examples,
+    check_lasting,
     first_memory,
     first_shared,
     local_step,
@@ -339,6 +340,8 @@ def _trace_training(parts: Parts) -> None:
         sent = jax.tree.leaves(shared_of(client, parts.form[0]))
         client.upload.check(tuple(leaf.size for leaf in sent))
         received_size(client.upload, sent)
+    if client.reset == "never":
+        check_lasting(client, parts.form[0], parts.clients)
     owner, batch = f"the model {model.name}", jax.eval_shape(lambda: example_batch(data.form))
     samples, classes, metrics = kind_of_sample(batch.x), set[int](), list[str]()
 
