@@ -159,3 +159,22 @@ def test_lanes_and_resumed_runs_are_equal(tmp_path):
 def test_what_cannot_be_is_refused(make, name):
     with pytest.raises((ValueError, TypeError), match=name):
         make()
+
+
+def test_energy_and_carbon_by_hand():
+    found = schedule(synchronous(durations=constant([1.0, 2.5])), 2, 1, 2).energy(10, 2, 1e-6, size=(1e6, 1e6))
+    assert found.busy_seconds.values.tolist() == [2, 5] and found.joules.values.tolist() == [30, 54]
+    assert schedule(timed(1.0, 2.5), 2, 1, 7).energy(10, 2).busy_seconds.values.tolist() == [5, 5]
+    long = schedule(synchronous(durations=constant(7200.0)), 1, 1, 3)
+    steps = ((0, 3600), (100, 400))
+    assert float(long.energy(1000, intensity=steps, period=7200).grams[0]) == pytest.approx(3 * 500)
+    assert float(long.energy(1000, intensity=steps).grams[0]) == pytest.approx(100 + 400 * 5)
+    # client 0 works from 1800 to 5400 s, and idles until client 1 ends; 200 W and 50 W
+    durations = constant(np.array([3600.0, 7200.0])) * constant(1.0)
+    one = schedule(synchronous(durations=durations), 2, 1, 1).energy(
+        200, 50, intensity=((0, 1800, 5400), (100, 400, 250))
+    )
+    assert float(one.grams[0]) == pytest.approx((200 * (0.5 * 100 + 0.5 * 400) + 50 * (0.5 * 400 + 0.5 * 250)) / 1000)
+    for wrong in (dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1)):
+        with pytest.raises(ValueError, match="energy"):
+            long.energy(**wrong)
