@@ -127,7 +127,7 @@ class Simulation(Stepwise, Summarised):
                 f"the schedule of {self.server.name} depends on the training, because {why}; run() returns it"
             )
         steps = Limited.of("schedule", self, server_steps, until, seed).without_training("schedule")
-        return dataclasses.replace(self.compute_schedule(steps, seed), mechanism=self.mechanism)
+        return dataclasses.replace(self.compute_schedule(steps, seed), mechanism=self.mechanism, traffic=self.traffic)
 
     def live(self, seed: int) -> Live:
         """Returns the clock of a checked simulation, to run ahead of the training."""

@@ -102,6 +102,7 @@ SERVERS: dict[str, tuple[Any, str, Any]] = {
     "defedavg_iid": (server.defedavg_iid(0.5), "everyone", SGD),
     "defedavg_niid": (server.defedavg_niid(0.5), "sampled", SGD),
     "delay_adaptive": (server.delay_adaptive(0.3), "arrival", SGD),
+    "delayed_nesterov": (server.delayed_nesterov(0.9), "arrival", SGD),
     "fadas": (server.fadas(0.05, bias_correction="authors", delay_scaling="eq77"), "step", SGD),
     "favano": (server.favano("stochastic"), "interrupting", GD),
     "fedadagrad": (server.fedadagrad(0.1), "cohort", SGD),

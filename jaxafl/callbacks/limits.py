@@ -12,7 +12,7 @@ import numpy as np
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.stopping import StopAfter, Targets
 from jaxafl.client import Traffic
-from jaxafl.clock.fleet import ServerStep
+from jaxafl.clock.fleet import Gone, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.privacy import Mechanism, largest_epsilon
 from jaxafl.clock.schedule import Schedule, joined
@@ -100,7 +100,12 @@ class Limited:
         done, before, count = 0, 0, _FIRST
         parts: list[Schedule] = []
         while done < self.server_steps:
-            part = clock.advance(min(count, self.server_steps - done), early=True)
+            try:
+                part = clock.advance(min(count, self.server_steps - done), early=True)
+            except Gone:
+                if "time" not in self.exact or not done:
+                    raise
+                return done, f"until time {self.exact['time']:g}, all clients were gone at {clock.fleet.now:,.6g} s"
             unused = part.runs_refused + part.runs_lost
             within, why = self.reached(part.time, part.taken, unused, part.runs_begun, done, before)
             if mechanism:

@@ -1,7 +1,7 @@
 """Local training: options, local steps and mini-batches."""
 
 from jaxafl.client.examples import check_examples, dp_sgd, takes_examples
-from jaxafl.client.memory import Memory, Turns, filled, first_memory, first_shared, shared_of, turns_of
+from jaxafl.client.memory import Memory, Turns, check_lasting, filled, first_memory, first_shared, shared_of, turns_of
 from jaxafl.client.optimizer import MadeOptimizer, Optimised, optimizer_step
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.client.sending import Traffic, computed_norm, sent_update, traffic
@@ -20,6 +20,7 @@ __all__ = [
     "Turns",
     "begin",
     "check_examples",
+    "check_lasting",
     "computed_norm",
     "dp_sgd",
     "draw",

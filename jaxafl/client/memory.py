@@ -6,9 +6,11 @@ import enum
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from jaxafl.client.correction.contract import Correction, Tree
 from jaxafl.client.options import Client
+from jaxafl.device.keys import pack
 from jaxafl.device.user_code import with_arrays
 from jaxafl.models.model import path_of
 from jaxafl.options import UserError, check_flag
@@ -20,6 +22,7 @@ class Memory(NamedTuple):
     upload: Tree = ()  # of `Client(upload=...)`
     correction: Tree = ()  # of `Client(correction=...)`
     personal: Tree = ()  # the personal parameters, `None` for the others
+    optimizer: Tree = ()  # the optimiser's state of `Client(reset="never")`, packed
 
 
 class Turns(enum.IntEnum):
@@ -50,7 +53,35 @@ def first_memory(client: Client, params: Tree) -> Memory | None:
         upload=() if client.upload is None else with_arrays(client.upload.init(shared_of(client, params))),
         correction=() if client.correction is None else _first(client.correction, shared_of(client, params))[0],
         personal=() if client.personal is None else personal_of(client, params),
+        optimizer=() if client.reset != "never" else first_optimizer_state(client, params),
     )
+
+
+def first_optimizer_state(client: Client, params: Tree) -> Tree:
+    """Returns the state of the optimiser that lasts, before a client's first run."""
+    return pack(client.of(jnp.int32(0)).make_optimizer().init(params))
+
+
+def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
+    """Raises `UserError` if the state of an optimiser cannot last from run to run.
+
+    Such a state depends on the parameters, of which it would carry those of an old model, or on a client's numbers.
+
+    Args:
+        client: local training.
+        params: shapes of the parameters.
+        num_clients: N.
+    """
+    first, last = client.of(jnp.int32(0)), client.of(jnp.int32(num_clients - 1))
+    zeros, ones = (jax.tree.map(lambda leaf, to=to: jnp.full(leaf.shape, to, leaf.dtype), params) for to in (0, 1))
+    states = [pack(one.make_optimizer().init(at)) for one, at in ((first, zeros), (first, ones), (last, zeros))]
+    reasons = ("the parameters, and would carry those of an old model", "numbers of each client")
+    for other, what in zip(states[1:], reasons, strict=True):
+        if not jax.tree.all(jax.tree.map(lambda one, two: bool((one == two).all()), states[0], other)):
+            raise UserError(
+                f"Client: reset='never' keeps the state of {client.optimizer_name}, which holds {what}; expected "
+                "moments and counts. Give reset='run'"
+            )
 
 
 def first_shared(client: Client, params: Tree) -> Tree:
@@ -85,7 +116,7 @@ def _marks(client: Client, tree: Tree) -> Tree:
     """Returns True for each personal parameter.
 
     Raises:
-        UserError: the predicate selects no parameter, or all.
+        UserError: the predicate selects no parameter.
         TypeError: it returns no bool.
     """
     assert client.personal is not None
@@ -93,10 +124,10 @@ def _marks(client: Client, tree: Tree) -> Tree:
     found = [client.personal(name) for name in names]
     for name, one in zip(names, found, strict=True):
         check_flag("Client", f"personal({name!r})", one)
-    if all(found) or not any(found):
+    if not any(found):
         listed = ", ".join(names[:5]) + ", ..." * (len(names) > 5)
         raise UserError(
-            f"Client: personal selects {'all' if all(found) else 'none'} of the parameters {listed}; expected some. "
+            f"Client: personal selects none of the parameters {listed}; expected some. "
             "It is a function of a path, such as lambda path: path.startswith('head/')"
         )
     return jax.tree.unflatten(jax.tree.structure(tree), map(bool, found))

@@ -57,7 +57,7 @@ class Client(Optimised, init=False):
 
     A local step is one step of the optimiser on g = ∇ mean loss of a mini-batch (+ weight_decay · x) (+ μ (x - x_s)),
     with the learning rate times rate_schedule(moment) · step_schedule(local step) · run_schedule(run) ·
-    rate_decay_per_run^run. The optimiser's state is initialised in every run.
+    rate_decay_per_run^run. The optimiser's state is initialised in every run, unless `reset` says otherwise.
 
     Args:
         optimizer: constructor of an Optax optimiser, e.g. `optax.sgd` or `optax.adam`. Its hyperparameters
@@ -84,8 +84,9 @@ class Client(Optimised, init=False):
         rate_schedule: function from a `Moment` (client, run, version, local step ...) to a factor of the learning rate.
         sampling: sampling of mini-batches with `steps`. `"replacement"` draws every sample uniformly. `"epochs"` uses
             shuffled epochs that continue from run to run.
-        reset: period after which the optimiser's state is initialised, every `"run"` or every local `"epoch"` (with
-            `epochs`).
+        reset: period after which the optimiser's state is initialised: every `"run"`, every local `"epoch"` (with
+            `epochs`), or `"never"`. Then the state lasts from run to run, as in DiLoCo: it changes at the end of every
+            run that the client completes, and an Optax schedule counts all local steps of the client.
         patience: number of epochs without a smaller training loss after which a run stops and uploads its last
             parameters, with `epochs`. The loss of an epoch is the mean over its mini-batches, each before its step.
         charge: epochs whose simulated time is charged, with `patience`: the `"planned"` or the `"executed"` ones.
@@ -123,7 +124,7 @@ class Client(Optimised, init=False):
     run_schedule: Callable[[Array], Array] | None = static(default=None, kw_only=True)
     rate_schedule: Callable[[Moment], Array] | None = static(default=None, kw_only=True)
     sampling: Literal["replacement", "epochs"] = static(default="replacement", kw_only=True)
-    reset: Literal["run", "epoch"] = static(default="run", kw_only=True)
+    reset: Literal["run", "epoch", "never"] = static(default="run", kw_only=True)
     patience: int | None = static(default=None, kw_only=True)
     charge: Literal["planned", "executed"] = static(default="planned", kw_only=True)
     micro_batch: int | None = static(default=None, kw_only=True)
@@ -154,7 +155,7 @@ class Client(Optimised, init=False):
     @property
     def remembers(self) -> bool:
         """True if each client keeps a row from run to run."""
-        kept = self.personal is not None or self.correction is not None
+        kept = self.personal is not None or self.correction is not None or self.reset == "never"
         return kept or (self.upload is not None and self.upload.remembers)
 
     @property
@@ -183,6 +184,12 @@ class Client(Optimised, init=False):
             raise ValueError(
                 f"Client: reset='epoch' and patience count local epochs: give epochs=n instead of steps; got "
                 f"steps={shown(self.steps)}, reset={self.reset!r}, patience={self.patience}"
+            )
+        by_optax = callable(dict(self.switches).get("learning_rate"))
+        if self.reset == "never" and self.correction is not None and by_optax:
+            raise ValueError(
+                "Client: with reset='never' a schedule of Optax counts the steps of all runs, and a correction those "
+                "of one; give step_schedule or run_schedule"
             )
         scheduled = self.step_schedule or self.run_schedule or self.rate_schedule or self.rate_decay_per_run is not None
         if scheduled and "learning_rate" not in self.hyperparameters:

@@ -43,6 +43,8 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         with traced_method(owner, "finish", "`Client(upload=...)`, which has a key"):
             row, message = part.finish(moved, memory.correction, lane.shared, local_run(client, lane))
         memory = memory._replace(correction=row)
+    if client.reset == "never":
+        memory = memory._replace(optimizer=lane.optimizer_state)
     if client.personal is not None:
         memory = memory._replace(personal=personal_of(client, lane.params))
         delta = filled(shared_of(client, delta), jax.tree.map(jnp.zeros_like, delta))

@@ -16,7 +16,7 @@ from jaxafl.client.memory import filled, shared_of
 from jaxafl.client.optimizer import objective_arguments, optimizer_step
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.device.keys import Key, jax_key, pack, per_client, renewed, threefry, unpack
-from jaxafl.device.user_code import like_given
+from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.models.model import Apply, Array, Batch
 from jaxafl.options import UserError
 
@@ -112,6 +112,8 @@ def begin(
         shared=shared,
         rate_sum=None if client.correction is None else zero,
     )
+    if client.reset == "never":
+        return lane._replace(optimizer_state=_with_keys(unpack(memory.optimizer), lane))
     return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
 
 
@@ -122,7 +124,11 @@ def _as_scalars(timing: Timing) -> Timing:
 
 def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
     """Initialises an optimiser's state at the current step of a run, with PRNG keys derived from run and step."""
-    return pack(renewed(optimizer.init(params), threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
+    return _with_keys(optimizer.init(params), lane)
+
+
+def _with_keys(state: Tree, lane: Lane) -> Tree:
+    return pack(renewed(state, threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
 
 
 def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: int) -> Draw:
@@ -281,7 +287,8 @@ def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
     factor: Any = 1.0
     if client.rate_schedule is not None and lane.timing is not None:
         moment = Moment(lane.step, lane.step // per_epoch, lane.run, client=lane.client, **lane.timing._asdict())
-        factor = client.rate_schedule(moment)
+        with traced_method("Client", "rate_schedule", "the fields of its Moment"):
+            factor = client.rate_schedule(moment)
     schedules: Any = (client.step_schedule, client.run_schedule)
     for schedule, when in zip(schedules, (lane.step, lane.run), strict=True):
         if schedule is not None:

@@ -1,8 +1,17 @@
 """Clocks, which schedule training and arrivals; see `contract`, and `durations.duration` for durations."""
 
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.durations.activity import activity
 from jaxafl.clock.durations.device_trace import device_trace
-from jaxafl.clock.durations.distributions import exponential, half_normal, lognormal, uniform
+from jaxafl.clock.durations.distributions import (
+    exponential,
+    half_normal,
+    lognormal,
+    mixture,
+    normal,
+    pareto,
+    uniform,
+)
 from jaxafl.clock.durations.duration import Distribution, Duration, constant
 from jaxafl.clock.durations.fleet import available, stragglers
 from jaxafl.clock.durations.link import link
@@ -31,6 +40,8 @@ from jaxafl.clock.rules import (
     by_samples,
     by_weight,
     every,
+    grace,
+    open_slots,
     refuse,
     stop,
     uniformly,
@@ -56,6 +67,7 @@ __all__ = [
     "Schedule",
     "Selects",
     "ServerStep",
+    "activity",
     "after",
     "at_arrival",
     "at_rate",
@@ -72,12 +84,17 @@ __all__ = [
     "every_buffer",
     "exponential",
     "free_running",
+    "grace",
     "half_normal",
     "harmonic",
     "interrupting",
     "link",
     "lognormal",
     "mac_network",
+    "mixture",
+    "normal",
+    "open_slots",
+    "pareto",
     "recorded",
     "refuse",
     "ringleader",

@@ -48,6 +48,10 @@ class Dropped(NamedTuple):
     ended: float  # simulated seconds
 
 
+class Gone(UserError):
+    """No client will ever arrive again."""
+
+
 class ServerStep(NamedTuple):
     """One server step, which acts on a version and makes the next one."""
 
@@ -97,6 +101,7 @@ class Fleet:
         # ---- starts
         self.refills = True  # every arrival makes a start due
         self.due: list[LocalRun | None] = []  # ended runs whose places are to be filled when time moves on
+        self.waiting: list[LocalRun] = []  # runs that have ended, whose clients start together later
         self.restarting: list[int] = []  # clients of stopped runs, which restart before idle ones are drawn
         self.versions: dict[int, int] = {}  # run_id of an ended run -> version of the run in its place
         self.origin: Any = None  # function (starts that are left) -> version and reference of the next run
@@ -409,14 +414,25 @@ class Fleet:
     def comes(self) -> bool:
         """Returns True if a run in flight will arrive, or a start is due."""
         phase = NEVER if self.transport is None else self.transport.time(self.now)
-        return bool(self.due) or phase < NEVER or (bool(self.flight) and self.flight[0].arrived < NEVER)
+        return (
+            bool(self.due)
+            or self.opens < NEVER
+            or phase < NEVER
+            or (bool(self.flight) and self.flight[0].arrived < NEVER)
+        )
 
-    def losses(self, odds: Any) -> Callable[[LocalRun], bool]:
-        """Returns the function that draws if the upload of a run fails.
+    def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool] | None:
+        """Returns the function that says if the upload of a run fails, or `None` if none ever does.
 
         Args:
-            odds: probability that it fails, a number or one per client.
+            odds: probability that it fails, a number or one per client, or `None`.
+            hours: hours outside which it fails if they lose updates (`activity`), or `None`.
         """
+        if getattr(hours, "loses", False):
+            waiting, draws_it = hours.hours_of(self.seed, self.num_clients), self.losses(odds)
+            return lambda run: waiting(run.arrived)[run.client] > 0 or (draws_it is not None and draws_it(run))
+        if odds is None:
+            return None
         key = draws.stream(self.seed, Purpose.LOST)
         drawn = draws.PerRun(self.num_clients, lambda client, run: draws.uniform(draws.threefry(key, client, run)))
         most = np.broadcast_to(odds, self.num_clients).tolist()
@@ -445,8 +461,8 @@ class Fleet:
         return next((f"run {run.run} of client {run.client}" for run in late), "")
 
     def gone(self) -> None:
-        """Raises `UserError`, as no client will ever arrive."""
-        raise UserError(
+        """Raises `Gone`."""
+        raise Gone(
             f"all clients that are at work are gone (infinite durations) at {self.now:,.6g} simulated seconds, and "
             f"server step {self.version} needs arrivals; give fewer server steps, or finite durations"
         )

@@ -46,8 +46,8 @@ class free_running(Clock):
             `period`.
         durations: duration of a run in simulated seconds.
         bound: how stale an update may be: `refuse(R)`, `stop(R)` or `wait(R)`; `None` for `max_staleness`.
-        begins: when clients start: `at_arrival()`, `before_step()`, `at_step()` or `at_rate(r)`; `None` for `dispatch`
-            and `rate`.
+        begins: when clients start: `at_arrival()`, `before_step()`, `at_step()`, `open_slots(O)`, `grace(W)` or
+            `at_rate(r)`; `None` for `dispatch` and `rate`.
         buffer: arrivals per server step M; `None` is 1, or any number if `period` is given.
         dispatch: time of restarts. `"arrival"`: each arrival starts one client, drawn from the idle ones (`select`),
             from the newest version. `"step"`: the M replacements start at the server step (the clock of FADAS's
@@ -109,7 +109,14 @@ class free_running(Clock):
 
     delivers = ByOptions(_STARTS | Delivery.REPLIES, lambda clock: clock._delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
-    takes_all = ByOptions(True, lambda clock: clock.lost is None and clock.composed.bound.takes_all)
+    takes_all = ByOptions(
+        True,
+        lambda clock: (
+            clock.lost is None
+            and clock.composed.bound.takes_all
+            and not getattr(getattr(clock.composed.select, "hours", None), "loses", False)
+        ),
+    )
     references = ByOptions((), lambda clock: () if clock.composed.bound.takes_all else ("maranjyan2025", "tyurin2023"))
 
     def __post_init__(self) -> None:
@@ -166,10 +173,14 @@ class free_running(Clock):
         beside = composed.bound.stops or not keeps_up or self.starts is not None
         return [
             (self.concurrency is None and composed.begins.by_arrival, "concurrency is not given; give concurrency=M_c"),
+            (getattr(composed.begins, "slots", 0) > flying, f"{composed.begins!r} never has as many open slots: "
+             f"concurrency is {flying}"),
+            (isinstance(composed.begins, rules.grace) and isinstance(composed.select, rules.within), "hours and a "
+             "grace window both delay starts: leave one of them out"),
             (together and (most or 1) > flying, f"a buffer of {most} can never fill: with dispatch='step' at most "
              f"concurrency={flying} updates arrive before the next step; use a buffer <= concurrency"),
-            (together and self._varies(flying), "with period or on_bound='wait' clients restart at their arrival; give "
-             "dispatch='arrival', not 'step'"),
+            (getattr(composed.begins, "skew", False) and self._varies(flying), "start_skew=True needs a "
+             "fixed number of arrivals: leave period and on_bound='wait' out"),
             (composed.bound.waits and Delivery.EMPTY in composed.closes.delivers, "period ends a step at its time, but "
              "on_bound='wait' waits for late runs: give buffer=M, or on_bound='refuse'"),
             (composed.bound.stops and not keeps_up, f"on_bound='stop' restarts clients from the newest version, but "
@@ -206,7 +217,7 @@ class free_running(Clock):
         begins: rules.Begins = composed.begins
         bound: rules.Bound = composed.bound
         begins.begin(fleet, self)
-        lost = fleet.losses(self.lost) if self.lost is not None else None
+        lost = fleet.losses(self.lost, getattr(composed.select, "hours", None))
         alarms = closes.alarms(fleet)
         fleet.alarm = next(alarms, NEVER)
         taken: list[LocalRun] = []
@@ -217,6 +228,7 @@ class free_running(Clock):
                 fleet.alarm = next(alarms, NEVER)
                 yield fleet.step(taken)
                 taken = []
+                begins.steps(fleet)
             for place, run in enumerate(runs):
                 begins.arrives(fleet, run)
                 failed = lost is not None and lost(run)

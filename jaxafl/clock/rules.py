@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -18,7 +19,7 @@ from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
 from jaxafl.clock.idle import Awake, idle_of, take
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, Part, number, static
+from jaxafl.options import Number, Part, UserError, number, static
 
 Interval: TypeAlias = Literal["constant", "poisson"]
 _STARTS = Delivery.STALE | Delivery.CONTINUOUS
@@ -252,6 +253,72 @@ class at_step(Begins):
 
     def steps(self, fleet: Fleet) -> None:
         fleet.due += fleet.taken
+
+
+class _Together(Begins):
+    """Base of rules by which clients that have arrived wait, and start together in client order."""
+
+    def closes(self, fleet: Fleet) -> float:
+        """Returns the time at which the clients of `fleet.waiting` start."""
+        raise NotImplementedError
+
+    def begin(self, fleet: Fleet, clock: Any) -> None:
+        def start(first: float) -> None:
+            fleet.opens = NEVER
+            fleet.due += sorted(fleet.waiting, key=operator.attrgetter("client"))
+            fleet.waiting.clear()
+            fleet.start_due()
+
+        fleet.refills, fleet.open = False, start
+
+    def arrives(self, fleet: Fleet, run: LocalRun) -> None:
+        fleet.waiting.append(run)
+        fleet.opens = self.closes(fleet)
+
+
+class open_slots(_Together):
+    """All open slots are filled, from the newest version, as soon as there are enough.
+
+    A slot opens with an arrival. One slot is `at_arrival()`; M slots are rounds of M clients.
+
+    Args:
+        slots: open slots at which clients start, at most M_c.
+    """
+
+    slots: int = static()
+
+    def closes(self, fleet: Fleet) -> float:
+        return fleet.now if len(fleet.waiting) >= self.slots else NEVER
+
+
+class grace(_Together):
+    """Clients that arrive within a window start together at its end, from the newest version.
+
+    An arrival opens a window if none is open. If no run is in flight, the window closes at once. A window of 0 is
+    `at_arrival()`, and infinity gives rounds.
+
+    Args:
+        window: W in simulated seconds, at least 0.
+        close: `"end"`: the clients start W after the first arrival. `"last"`: at the last arrival of the window, which
+            only a simulator knows (DeepMind's released code).
+
+    References:
+        Liu et al., "Asynchronous Local-SGD training for language modeling", 2024, Algorithm 2.
+    """
+
+    window: Number = number(least=0, infinite=True)
+    close: Literal["end", "last"] = static(default="end")
+
+    def begin(self, fleet: Fleet, clock: Any) -> None:
+        super().begin(fleet, clock)
+        if self.close == "last" and fleet.transport is not None:
+            raise UserError('grace: close="last" needs times that are known ahead; give close="end" with a shared link')
+
+    def closes(self, fleet: Fleet) -> float:
+        end = fleet.waiting[0].arrived + float(self.window)
+        coming = (run.arrived for run in fleet.flight if run.run_id in fleet.known)
+        last = not fleet.in_flight() or (self.close == "last" and min(coming, default=NEVER) > end)
+        return fleet.now if last else end
 
 
 class at_rate(Begins):

@@ -83,6 +83,7 @@ class Schedule(Summarised):
         start: index of the first server step.
         source: clock, seed and local steps of a complete schedule; `None` of a part.
         mechanism: function that returns the noise of the simulation, for `privacy`; `None` without a simulation.
+        traffic: function that returns the bytes of an upload and of a download, for `energy`.
         time: float64 [T], times of the server steps in simulated seconds.
         mask: bool [T, A], True for arrivals. False is padding.
         client, run, run_id: int32 [T, A], client; index of the run among the client's runs; index among all runs.
@@ -113,6 +114,7 @@ class Schedule(Summarised):
     start: int = 0
     source: Source | None = None
     mechanism: Callable[[], Mechanism] | None = None
+    traffic: Callable[[], tuple[int, int]] | None = None
 
     def __getattr__(self, name: str) -> np.ndarray:
         """Returns a column of server steps [T], or of arrivals as a table [T, A]."""
@@ -244,6 +246,58 @@ class Schedule(Summarised):
         drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
         mechanism = self.mechanism() if self.mechanism else Mechanism(drawn=drawn)
         return privacy_of(self, mechanism, noise_multiplier, delta, how, accountant)
+
+    def energy(
+        self,
+        watts: Any,
+        idle_watts: Any = 0.0,
+        joule_per_byte: Any = 0.0,
+        intensity: Any = 0.0,
+        *,
+        period: float | None = None,
+        size: tuple[float, float] | None = None,
+    ) -> xr.Dataset:
+        """Computes the energy and the carbon of every client, up to the last server step at T.
+
+        joules = watts · busy + idle_watts · (T - busy) + joule_per_byte · (bytes up + down). Busy are the seconds of
+        work of all runs up to T: also of those that were refused, lost or late, of stopped ones until the stop, and of
+        those in flight until T. A run works first, and hangs afterwards. Every run downloads a model, and every run
+        that ends by itself uploads, at its end. All clients need `idle_watts` when they do not work, also those that
+        never take part. The server is not counted.
+
+        grams = Σ kWh · intensity, with the intensity at the time of the work, or of the end of the run for bytes.
+
+        Args:
+            watts: power of a working client, >= 0, one number or one per client [N].
+            idle_watts: power of a client that does not work, in the same form.
+            joule_per_byte: energy of a byte at the client, in the same form.
+            intensity: grams of CO₂ per kWh, >= 0: a number, or `(times, values)`, a value [K], or [K, N] per client,
+                from each time on, in seconds from 0. With one more time than values, the last one is the end.
+            period: seconds after which the intensity repeats; `None` if it does not.
+            size: bytes of an upload and of a download; `None` takes those of the simulation.
+
+        Returns:
+            `busy_seconds`, `joules` and `grams` along `population`; the attribute `seconds` is T.
+
+        Raises:
+            ValueError: a number is negative, the intensity ends before T, the clock has no durations, or bytes are not
+                known.
+
+        Examples:
+            >>> import jaxafl as afl
+            >>> clock = afl.clock.synchronous(durations=afl.clock.constant([1.0, 2.5]))
+            >>> schedule = afl.clock.schedule(clock, num_clients=2, local_steps=1, server_steps=2)
+            >>> schedule.energy(watts=10, idle_watts=2, joule_per_byte=1e-6, size=(1e6, 1e6)).joules.values.tolist()
+            [30.0, 54.0]
+        """
+        from jaxafl.clock.energy import energy_of
+
+        if size is None and np.any(joule_per_byte) and self.traffic is None:
+            raise UserError(
+                "energy: the bytes of a run are not known; expected size=(up, down), or a simulation's schedule"
+            )
+        size = size or (self.traffic() if self.traffic and np.any(joule_per_byte) else (0.0, 0.0))
+        return energy_of(self, watts, idle_watts, joule_per_byte, intensity, period, size)
 
     def statistics(self) -> dict[str, float]:
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""

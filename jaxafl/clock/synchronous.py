@@ -79,7 +79,7 @@ class synchronous(Clock):
 
     delivers: ClassVar[Delivery] = Delivery.MULTIPLE
     order_free = ByOptions(True, lambda clock: not clock.varies)
-    takes_all = ByOptions(True, lambda clock: clock.lost is None)
+    takes_all = ByOptions(True, lambda clock: clock.lost is None and not getattr(clock.hours, "loses", False))
 
     def check(self, num_clients: int) -> None:
         if self.cohort is not None and not self.replacement:
@@ -115,7 +115,7 @@ class synchronous(Clock):
 
     def steps(self, fleet: Fleet) -> Steps:
         size, round = self.in_flight(fleet.num_clients), 0
-        lost = fleet.losses(self.lost) if self.lost is not None else None
+        lost = fleet.losses(self.lost, self.hours)
         awake = None if self.hours is None else Awake(self.hours, fleet.num_clients, fleet.seed)
         gone: set[int] = set()
         while True:

@@ -1,6 +1,6 @@
 """Datasets: sources, partitions over clients, and the federated dataset of a simulation."""
 
-from jaxafl.data.arrays import from_arrays
+from jaxafl.data.arrays import from_arrays, from_clients
 from jaxafl.data.chart import heat_map
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
@@ -47,6 +47,7 @@ __all__ = [
     "fashion_mnist",
     "femnist",
     "from_arrays",
+    "from_clients",
     "from_huggingface",
     "from_leaf",
     "glue_mrpc",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
-from jaxafl.data.targets import as_samples, as_targets
+from jaxafl.data.targets import as_samples, as_targets, numbered
 from jaxafl.options import UserError, as_array, check_number, check_whole, kept, named
 from jaxafl.readers.pictures import is_picture, pixels
 
@@ -28,6 +28,7 @@ def from_arrays(
     *,
     x_test: ArrayLike | Mapping[str, ArrayLike] | None = None,
     y_test: ArrayLike | None = None,
+    test_client_ids: ArrayLike | None = None,
     test_fraction: float | None = None,
     test: Mapping[str, tuple[Any, ArrayLike]] | None = None,
     num_classes: int | None = None,
@@ -44,7 +45,8 @@ def from_arrays(
         x: samples `[n, ...]`, or a dict of such arrays (the tokens of `jaxafl.models.bert`). Floats are stored as
             float32; float64 is kept if `jax_enable_x64` is set. Integers are kept. A list of Pillow images is
             converted to pixels as in `from_huggingface`.
-        y: targets of one of three kinds. Integers `[n]` are classes in `[0, num_classes)`. Integers or bools `[n, L]`
+        y: targets of one of three kinds. Integers `[n]` are classes in `[0, num_classes)`; words are numbered in sorted
+            order. Integers or bools `[n, L]`
             are several labels per sample (0 or 1 each), or a label per token; cross-entropies ignore negative ones,
             which are padding. Floats `[n]` or `[n, d]` are targets of a regression. The last two need a loss that
             fits, for example `from_linen(net, loss="squared_error")`.
@@ -52,6 +54,8 @@ def from_arrays(
             they become `client_names`.
         x_test: test samples `[n_test, ...]`.
         y_test: test targets `[n_test, ...]`, of the same kind.
+        test_client_ids: client of each test sample `[n_test]`, one of those in `client_ids`, for evaluations per
+            client; `None` if test samples belong to no client.
         test_fraction: share of each client's samples held out for testing, in (0, 1), instead of `x_test` and `y_test`.
         test: several test sets, name -> (x, y), instead of `x_test` and `y_test`. The first one gives `accuracy`; see
             `FederatedData.with_test_sets`.
@@ -84,6 +88,9 @@ def from_arrays(
     """
     _check_order(name, x=x, y=y, client_ids=client_ids)
     _check_order(name, x_test=x_test, y_test=y_test)
+    others = dict(test or {})
+    y, y_test, *further = numbered(y, y_test, *(labels for _, labels in others.values()))
+    others = {key: (held, labels) for (key, (held, _)), labels in zip(others.items(), further, strict=True)}
     samples, labels = _samples(name, x), as_targets(name, y)  # before a split, which would give samples other numbers
     names, users = np.unique(as_array(name, "client_ids", client_ids), return_inverse=True)
     lengths = [len(leaf) for leaf in jax.tree.leaves(samples)]
@@ -91,7 +98,6 @@ def from_arrays(
         raise UserError(
             f"{name}: x has {lengths} samples, y {len(labels)}, client_ids {users.shape}; expected one number, above 0"
         )
-    others = dict(test or {})
     first = next(iter(others), "")
     if [x_test is not None or y_test is not None, test_fraction is not None, bool(others)].count(True) != 1:
         raise UserError(f"{name}: give either x_test and y_test, or test_fraction, or test")
@@ -101,6 +107,8 @@ def from_arrays(
     test_clients = None
     if test_fraction is None:
         held_out, held_out_labels = _samples(f"{name}, test set", x_test), as_targets(f"{name}, test set", y_test)
+        if test_client_ids is not None:
+            test_clients = _owners(name, names, as_array(name, "test_client_ids", test_client_ids), held_out_labels)
     else:
         kept_part, test_part = hold_out(name, users, test_fraction, seed, (samples, labels, users))
         (samples, labels, users), (held_out, held_out_labels, owners) = kept_part, test_part
@@ -117,6 +125,65 @@ def from_arrays(
     )
     data = dataset.partition(by_user()).owned_test(test_clients)
     return data.with_test_sets(others, first) if others else data
+
+
+def from_clients(
+    clients: Mapping[Any, tuple[Any, Any]] | Sequence[tuple[Any, Any]],
+    test: Mapping[Any, tuple[Any, Any]] | Sequence[tuple[Any, Any]] | None = None,
+    **options: Any,
+) -> FederatedData:
+    """Constructs federated data from the samples of each client.
+
+    Args:
+        clients: `{name: (x, y)}` or a list of pairs `(x, y)`, whose names are 0, 1, ...; x and y as in `from_arrays`.
+        test: test samples of clients in the same form; `None` with one of the options of `from_arrays` for it.
+        **options: options of `from_arrays`, such as `test_fraction=0.2`.
+
+    Raises:
+        ValueError, TypeError: as for `from_arrays`.
+
+    Examples:
+        >>> import numpy as np
+        >>> import jaxafl as afl
+        >>> own = {"ann": (np.zeros((4, 2)), [0, 1, 0, 1]), "bob": (np.ones((2, 2)), [1, 1])}
+        >>> data = afl.data.from_clients(own, test=own)
+        >>> data.client_names.tolist(), data.counts.tolist(), data.test_clients.tolist()
+        (['ann', 'bob'], [4, 2], [0, 0, 0, 0, 1, 1])
+    """
+    x, y, owners = _joined(clients)
+    if test is not None:
+        x_test, y_test, test_owners = _joined(test)
+        options = {"x_test": x_test, "y_test": y_test, "test_client_ids": test_owners} | options
+    return from_arrays(x, y, owners, **options)
+
+
+def _joined(clients: Any) -> tuple[Any, Any, np.ndarray]:
+    """Returns the samples and targets of all clients, and the name of the client of each sample."""
+    named_clients = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
+    x, y = zip(*named_clients.values(), strict=True)
+    lengths = [len(one) for one in y]
+
+    def joined(*parts: Any) -> np.ndarray:
+        arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]
+        if len({one.shape[1:] for one in arrays}) > 1:
+            shapes = ", ".join(sorted({str([*one.shape[1:]]) for one in arrays})[:5])
+            raise UserError(f"from_clients: samples have the shapes {shapes}; expected one. Pad them to one length")
+        return np.concatenate(arrays)
+
+    samples = jax.tree.map(joined, *x, is_leaf=lambda one: not isinstance(one, Mapping))
+    return samples, joined(*y), np.repeat(np.asarray([*named_clients]), lengths)
+
+
+def _owners(name: str, names: np.ndarray, given: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Returns the index of the client of each test sample, int32 [n_test]."""
+    known = np.isin(given, names)
+    if given.shape != (len(labels),) or not known.all():
+        unknown = f", and {given[~known][0]!r} is none of client_ids" if not known.all() else ""
+        raise UserError(
+            f"{name}: test_client_ids has shape {given.shape}{unknown}; expected ({len(labels)},), a known client for "
+            "each test sample"
+        )
+    return np.searchsorted(names, given).astype(np.int32)
 
 
 def hold_out(name: str, users: np.ndarray, fraction: float, seed: int, arrays: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ from jaxafl.data.form import kind_of_sample
 from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.stored import client_arrays, gather_stored, stored_rows
-from jaxafl.data.targets import as_samples, as_targets, check_range, quantile_bins, require_classes
+from jaxafl.data.targets import as_samples, as_targets, check_range, numbered, quantile_bins, require_classes
 from jaxafl.device.user_code import no_host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
 
@@ -63,9 +63,10 @@ class Dataset(Summarised):
 
     def __post_init__(self) -> None:
         found: dict[str, Any] = {"users": self.users, "user_names": self.user_names}
+        targets = dict(zip(("y", "y_test"), numbered(self.y, self.y_test), strict=True))
         for part, end in (("training", ""), ("test", "_test")):
             owner = f"{self.name}, {part} set"
-            x, y = as_samples(owner, getattr(self, f"x{end}")), as_targets(owner, getattr(self, f"y{end}"))
+            x, y = as_samples(owner, getattr(self, f"x{end}")), as_targets(owner, targets[f"y{end}"])
             if {len(leaf) for leaf in jax.tree.leaves(x)} != {len(y)} or len(y) == 0:
                 lengths = [len(leaf) for leaf in jax.tree.leaves(x)]
                 raise UserError(f"{owner}: x has {lengths} samples and y {len(y)}; expected as many, and at least one")

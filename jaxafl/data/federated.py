@@ -129,6 +129,22 @@ class FederatedData(Summarised):
         """Returns raw test inputs (uint8 stays uint8) and targets."""
         return self.x_test, self.y_test
 
+    def rows(self) -> list[np.ndarray]:
+        """Returns for every client the rows of its training samples in the `Dataset` that was split, int `[n_i]` each.
+
+        Raises:
+            ValueError: the samples are generated, and have no rows.
+        """
+        arrays, counts = self.arrays, np.asarray(self.counts)
+        if self.gather is gather_stored:
+            found = stored_rows(arrays, counts)
+        elif getattr(self.gather, "gather", None) is gather_stored:  # after `with_validation`
+            first = np.repeat(arrays["all"]["offset"], counts)
+            found = arrays["all"]["index"][first + arrays["position"]]
+        else:
+            raise UserError(f"{self.name}: the samples are generated; expected samples of a Dataset that was split")
+        return np.split(found, np.cumsum(counts)[:-1])
+
     def owned_test(self, clients: np.ndarray | None) -> FederatedData:
         """Returns a copy with the client of each test sample, int `[n_test]`, -1 for none."""
         unowned = clients is None or (clients < 0).all()

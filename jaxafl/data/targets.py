@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -30,9 +32,13 @@ def as_samples(owner: str, x: Any) -> Any:
 
     def stored(leaf: Any) -> np.ndarray:
         array = as_array(owner, "samples", leaf)
+        if array.dtype.kind == "O":  # a table with columns of different kinds, such as bools beside floats
+            with contextlib.suppress(ValueError, TypeError):
+                array = array.astype(np.float64)
         if array.ndim == 0 or array.dtype.kind not in "fiub":
             raise TypeError(
-                f"{owner}: samples are {array.dtype}{[*array.shape]}; expected numbers. Use x.astype(float)"
+                f"{owner}: samples are {array.dtype}{[*array.shape]}; expected numbers. Number words by "
+                "numpy.unique(column, return_inverse=True)[1], and pad sequences to one length"
             )
         return _in_range(f"{owner}: samples", array) if array.size else array
 
@@ -46,7 +52,7 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
 
     Args:
         owner: name of the dataset and of the targets, for messages.
-        y: integers [n] (classes), integers or bools [n, L] (several labels per sample), or floats [n, ...].
+        y: integers or bools [n] (classes), [n, L] (several labels per sample), or floats [n, ...].
 
     Returns:
         int32 [n] or [n, L], or float32 [n, ...]. Float64 stays float64 with `jax_enable_x64`.
@@ -55,8 +61,18 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
         ValueError: a target is NaN, infinite or too large, or integers have a second axis of length 1.
         TypeError: `y` holds neither integers nor floats.
     """
+    if y is None:
+        raise UserError(
+            f"{owner}: there are no labels; expected some. For a model that reconstructs its input give y=x, and for a "
+            "loss of batch.x alone numpy.zeros(len(x))"
+        )
+    if isinstance(y, Mapping):
+        raise TypeError(
+            f"{owner}: labels are a dict of {', '.join(map(str, y))}; expected one array. Give several targets as "
+            "columns, numpy.stack(list(y.values()), axis=1), which the loss reads as batch.y[:, 0], batch.y[:, 1] ..."
+        )
     labels = as_array(owner, "labels", y)
-    if labels.ndim == 0 or labels.dtype.kind not in "iuf" + "b" * (labels.ndim > 1):
+    if labels.ndim == 0 or labels.dtype.kind not in "iufb":
         raise TypeError(
             f"{owner}: labels are {labels.dtype}{[*labels.shape]}; expected integer classes or floats [n, ...]. "
             "numpy.unique(y, return_inverse=True)[1] numbers any labels"
@@ -65,6 +81,21 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
         raise UserError(f"{owner}: labels have shape {labels.shape}; expected [n]. Write y[:, 0]")
     checked = _in_range(f"{owner}: labels", labels) if labels.size else labels
     return checked.astype(checked.dtype if labels.dtype.kind == "f" else np.int32)
+
+
+def numbered(*targets: Any) -> list[Any]:
+    """Returns targets with words numbered in the sorted order of all of them; others, and `None`, as they are."""
+    given = [one for one in targets if one is not None]
+    if not all(_are_words(one) for one in given):
+        return [*targets]
+    known = np.unique(np.concatenate([np.zeros(0, str), *(np.asarray(one, str) for one in given)]))
+    return [None if one is None else np.searchsorted(known, np.asarray(one, str)) for one in targets]
+
+
+def _are_words(y: Any) -> bool:
+    several = isinstance(y, list | tuple) or (hasattr(y, "__array__") and y.ndim == 1)
+    first = next(iter(y), None) if several else None
+    return isinstance(first, str) and not first.isdigit()  # "10" would be sorted before "2"
 
 
 def _in_range(owner: str, array: np.ndarray) -> np.ndarray:

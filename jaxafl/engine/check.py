@@ -17,6 +17,7 @@ from jaxafl.client import (
     Client,
     begin,
     check_examples,
+    check_lasting,
     first_memory,
     first_shared,
     local_step,
@@ -288,6 +289,11 @@ def broken(rules: tuple[Rule, ...], parts: Parts) -> str:
     return ""
 
 
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=4)  # Python forgets that it has warned whenever a block changes the filters
+
+
 def check_simulation(parts: Parts) -> None:
     """Raises `ValueError` or `TypeError` for options that are invalid, or parts that do not fit together."""
     server, clock, client, clients = parts.server, parts.clock, parts.client, parts.clients
@@ -303,10 +309,9 @@ def check_simulation(parts: Parts) -> None:
     if isinstance(parts.aggregate, Aggregate):
         parts.aggregate.check(parts.prepared_server, clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and parts.arrivals == 1:
-        warnings.warn(
+        _warn_once(
             f"{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
-            f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more",
-            stacklevel=3,
+            f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more"
         )
     if parts.attack is not None:
         check_options(parts.attack, clients)
@@ -331,6 +336,8 @@ def _trace_training(parts: Parts) -> None:
         sent = jax.tree.leaves(shared_of(client, parts.form[0]))
         client.upload.check(tuple(leaf.size for leaf in sent))
         received_size(client.upload, sent)
+    if client.reset == "never":
+        check_lasting(client, parts.form[0], parts.clients)
     owner, batch = f"the model {model.name}", jax.eval_shape(lambda: example_batch(data.form))
     samples, classes, metrics = kind_of_sample(batch.x), set[int](), list[str]()
 

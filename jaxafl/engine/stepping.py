@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.schedule import Schedule
-from jaxafl.device import on_device
+from jaxafl.device import buffers, on_device
 from jaxafl.engine import evaluate as evaluation
 from jaxafl.engine.members import at_axes, state_axes
 from jaxafl.engine.plan import Tables
@@ -70,16 +70,21 @@ class Iterated(NamedTuple):
 class Stepwise:
     """Mixin of `Simulation`: a run that the user advances."""
 
-    def init(self, seed: int | Sequence[int] = 0, server_steps: int = 1000) -> RunState:
+    def init(
+        self, seed: int | Sequence[int] = 0, server_steps: int = 1000, *, start: RunState | None = None
+    ) -> RunState:
         """Returns the state before the first server step, with the schedule of the next `server_steps` steps.
 
         Args:
             seed: seed of the initial model, the schedule and the mini-batches, as of `run`. Several seeds give states
                 of equal shapes with a leading axis, for `jax.vmap(sim.step)`.
             server_steps: T, the most server steps that `step` can make.
+            start: state of another run, for example with another clock, from which this run takes the model, the
+                state of the server and what clients keep; its schedule and its draws are new. `None` draws x_0.
 
         Raises:
-            ValueError, TypeError: an option cannot work, or the server replies (see `iterate`).
+            ValueError, TypeError: an option cannot work, the server replies (see `iterate`), or `start` is of another
+                model, server or kind of client memory.
         """
         simulation: Any = self
         simulation.check()
@@ -108,6 +113,8 @@ class Stepwise:
             )
             for problem, plan, schedule in zip(problems, plans, schedules, strict=True)
         ]
+        if start is not None:
+            states = [_begun_from(start, state) for state in states]
         return states[0] if np.ndim(seed) == 0 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
     def step(self, state: RunState, n: int = 1) -> tuple[RunState, dict[str, Array]]:
@@ -170,6 +177,17 @@ class Stepwise:
             done.append(execution.advance(start, stop))
             params, model_state = execution.model(0)
             yield Iterated(stop, params, model_state), execution.arrivals(0, start, stop, done)
+
+
+def _begun_from(start: RunState, state: RunState) -> RunState:
+    """Returns a first state with the model, the server's state and the memory of clients of another run."""
+    kept = {name: getattr(start.run, name) for name in ("model", "server", "clients", "memory")}
+    for name, found in kept.items():
+        given, own = (jax.tree.map(jnp.shape, tree) for tree in (found, getattr(state.run, name)))
+        if given != own:
+            raise UserError(f"init: `start` has the {name} {given}; expected {own}, the same model, server and client")
+    ring = buffers.write(state.run.ring, jnp.int32(0), start.run.model)
+    return dataclasses.replace(state, run=state.run._replace(**kept, ring=ring))
 
 
 _problems: weakref.WeakKeyDictionary[Any, dict[bool, Problem]] = weakref.WeakKeyDictionary()

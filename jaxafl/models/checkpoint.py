@@ -62,17 +62,21 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
     Args:
         model: the model.
-        params: a file of `save_parameters`, or a pytree of arrays such as `Trained.params`; frozen parameters may be
-            included or not.
+        params: what `Simulation.train` returns, with parameters and state; or a file of `save_parameters`, or a pytree
+            of arrays such as `Trained.params`. Frozen parameters may be included or not.
         model_state: a file or a pytree of the non-trainable state (batch statistics, `Trained.model_state`), with or
-            without the state of frozen layers; `None` takes the initial state of the model.
+            without the state of frozen layers. A model that has one needs it: statistics of other parameters would
+            give other outputs.
 
     Returns:
-        The model with another `init`, which raises `ValueError` if names, shapes or dtypes do not match the model.
+        The model with another `init`, which raises `ValueError` if names, shapes or dtypes do not match the model, or
+        if its state is not given.
 
     Raises:
         ImportError, FileNotFoundError, ValueError: a file cannot be read.
     """
+    if hasattr(params, "params") and hasattr(params, "model_state"):
+        params, model_state = params.params, params.model_state if model_state is None else model_state
     given = _named(params)
     given_state = None if model_state is None else _named(model_state)
 
@@ -84,6 +88,11 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
         if given_state is not None:
             trained = {name: leaf for name, leaf in given_state.items() if name not in base_state}
             drawn_state = _placed(model.name, "model state", trained, drawn_state)
+        elif jax.tree.leaves(drawn_state):
+            raise UserError(
+                f"initialised: {model.name} has a state beside its parameters, {', '.join(named_leaves(drawn_state))}, "
+                "which is not given; expected initialised(model, trained), the result of sim.train, or model_state=..."
+            )
         return placed, drawn_state
 
     def held(batch: Batch) -> Any:
@@ -124,6 +133,11 @@ def _safetensors() -> Any:
 def _named(source: Any) -> dict[str, np.ndarray]:
     if isinstance(source, str | os.PathLike):
         return read_tensors(source)
+    if wrong := [leaf for leaf in jax.tree.leaves(source) if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))]:
+        raise UserError(
+            f"initialised: got {type(wrong[0]).__name__}; expected the result of Simulation.train (that of run has no "
+            "parameters), a file of save_parameters, or arrays"
+        )
     return {name: np.asarray(leaf) for name, leaf in named_leaves(source).items()}
 
 

@@ -40,6 +40,13 @@ def keywords(call: Callable[..., Any], given: Mapping[str, Any], train: bool, **
     return found
 
 
+def inputs_of(call: Callable[..., Any], x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns positional arguments and keywords for inputs: by name if they are a dict of arguments of the call."""
+    if isinstance(x, Mapping) and x.keys() <= signature(call).parameters.keys():
+        return (), dict(x)
+    return (x,), {}
+
+
 def key_of(given: Mapping[str, Any], path: str, name: str) -> str | None:
     """Returns the key, a name or a pattern of paths, by which the user gives a flag of a submodule; or `None`."""
     return next((key for key in given if key == name or fnmatch.fnmatchcase(f"{path}/{name}", key)), None)

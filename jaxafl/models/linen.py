@@ -12,7 +12,7 @@ import jax
 from flax import linen
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.flags import by_convention, check_used, is_flag, key_of, keywords, signature
+from jaxafl.models.flags import by_convention, check_used, inputs_of, is_flag, key_of, keywords, signature
 from jaxafl.models.frozen import Frozen, with_frozen
 from jaxafl.models.losses import Loss, as_loss, softmax_cross_entropy
 from jaxafl.models.metrics import Better
@@ -37,7 +37,8 @@ def from_linen(
     The collection `params` is trained. All other collections of `module.init` (`batch_stats`, ...) are the state,
     updated in training and unchanged in evaluation.
 
-    The module is called as `module(x)`, with the flags that its call or its attributes declare. Flags such as `train`,
+    The module is called as `module(x)`, or by name if x is a dict of its arguments (`__call__(self, image, table)`),
+    with the flags that its call or its attributes declare. Flags such as `train`,
     `training` and `is_training` are True in training; `deterministic`, `inference` and `use_running_average` are True
     in evaluation. A flag that a submodule requires but does not receive gets its value too. A module with
     state that takes `mask` (bool [B]) receives `Batch.mask`, to exclude padding from its statistics. Random streams
@@ -99,7 +100,8 @@ def from_linen(
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
         rngs = dict(zip(("params", "dropout"), jax.random.split(key), strict=True))
         with in_mode(False, batch, True) as (net, passed):
-            variables = dict(net.init(rngs, batch.x, **passed))
+            inputs, by_name = inputs_of(call, batch.x)
+            variables = dict(net.init(rngs, *inputs, **passed | by_name))
         return variables.pop("params", {}), variables
 
     def apply(
@@ -108,7 +110,9 @@ def from_linen(
         rngs = {"params": jax.random.fold_in(key, 1), "dropout": drawing_key(key)}  # "params" serves other names too
         mutable = list(state) if train or given[False] else []
         with in_mode(train, batch, bool(jax.tree.leaves(state)), still) as (net, passed):
-            predictions, new = net.apply({"params": params, **state}, batch.x, rngs=rngs, mutable=mutable, **passed)
+            inputs, by_name = inputs_of(call, batch.x)
+            passed = {"rngs": rngs, "mutable": mutable} | passed | by_name
+            predictions, new = net.apply({"params": params, **state}, *inputs, **passed)
         outputs = scored(lambda: loss_of(predictions, batch), batch, lambda: predictions)
         return outputs, {**state, **new} if train else state
 

@@ -104,11 +104,11 @@ class Model(Summarised):
 
     def __post_init__(self) -> None:
         check_better(self.name, self.better)
-        init = self.init
+        init, name = self.init, self.name
 
         @functools.wraps(init)
         def init_in_floats(key: Key, batch: Batch) -> tuple[Params, State]:
-            with self._noted():
+            with noted(name):
                 return jax.tree.map(_widened, init(key, batch))
 
         object.__setattr__(self, "init", init_in_floats)
@@ -161,12 +161,12 @@ class Model(Summarised):
         """
         more = () if self.frozen is None else (frozen,)
         products = None if jax.default_backend() == "cpu" else _PRODUCTS[self.precision]
-        low = self.precision == "bfloat16"
+        low, name = self.precision == "bfloat16", self.name
 
         def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
             if low:
                 params, batch = _rounded(params), batch._replace(x=_rounded(batch.x))
-            with jax.default_matmul_precision(products), self._noted():
+            with jax.default_matmul_precision(products), noted(name):
                 outputs, new = self.apply(params, state, batch, key, train, *more)
             if low:
                 outputs = jax.tree.map(lambda value: value.astype(jnp.result_type(float)), outputs)
@@ -201,20 +201,21 @@ class Model(Summarised):
         frozen = 0 if callable(self.frozen) else sum(leaf.size for leaf in jax.tree.leaves(self.frozen))
         return {"name": self.name, **({"frozen": frozen} if frozen else {}), **self.description}
 
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Adds the name of the model to errors of the network and its loss."""
-        try:
-            yield
-        except Exception as error:
-            error.add_note(f"raised in the model {self.name}, which JAX traces")
-            raise
-
 
 class Predictions(NamedTuple):
     """Predictions of a batch, which `Model.apply` returns in the place of loss and metrics."""
 
     values: Any
+
+
+@contextlib.contextmanager
+def noted(model: str) -> Iterator[None]:
+    """Adds the name of the model to errors of the network and its loss."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"raised in the model {model}, which JAX traces")
+        raise
 
 
 def scored(score: Callable[[], Outputs | Array], batch: Batch, predict: Callable[[], Any] | None) -> Any:

@@ -95,7 +95,8 @@ def as_array(owner: str, name: str, value: Any) -> np.ndarray:
         return np.asarray(value)
     except ValueError:
         raise UserError(
-            f"{owner}: {name} must be a number or an array, whose rows have one length, got {shown(value)}"
+            f"{owner}: {name} must be a number or an array, whose rows have one length, got {shown(value)}; pad "
+            "shorter ones"
         ) from None
 
 

@@ -17,6 +17,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform
 
+import cloudpickle
 import jax
 import numpy as np
 
@@ -150,6 +151,11 @@ class Summarised:
         """Returns the object itself: it never changes, and functions and tables in it could not be copied."""
         return self
 
+    def __reduce__(self) -> Any:
+        """Pickles the fields by cloudpickle, which also writes functions that were defined in other functions."""
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.init}  # type: ignore[arg-type]
+        return _unpickled, (type(self), cloudpickle.dumps(fields))
+
     def _shown(self, most: int) -> dict[str, str]:
         texts = {name: value if isinstance(value, str) else shown(value) for name, value in self.summary().items()}
         return {name: text if len(text) <= most else f"{text[: most - 3]}..." for name, text in texts.items()}
@@ -160,6 +166,10 @@ class Summarised:
     def _repr_html_(self) -> str:
         rows = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._shown(200).items())
         return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
+
+
+def _unpickled(cls: Any, fields: bytes) -> Any:
+    return cls(**cloudpickle.loads(fields))
 
 
 def bounds_of(field: dataclasses.Field[Any]) -> Bounds:

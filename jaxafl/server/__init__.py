@@ -11,6 +11,7 @@ from jaxafl.server.algorithms.basgd import basgd
 from jaxafl.server.algorithms.ca2fl import ca2fl
 from jaxafl.server.algorithms.delay_adaptive import delay_adaptive
 from jaxafl.server.algorithms.delayed_gradients import audg, psurdg
+from jaxafl.server.algorithms.delayed_nesterov import delayed_nesterov
 from jaxafl.server.algorithms.fadas import fadas, fedams
 from jaxafl.server.algorithms.favano import favano
 from jaxafl.server.algorithms.fedasync import fedasync
@@ -54,6 +55,7 @@ __all__ = [
     "defedavg_iid",
     "defedavg_niid",
     "delay_adaptive",
+    "delayed_nesterov",
     "fadas",
     "favano",
     "fedadagrad",

@@ -544,6 +544,23 @@ class DelayAdaptive:
         return x + rate * update.delta
 
 
+class DelayedNesterov:
+    """Momentum that changes with every N-th arrival, by the mean update since then. Liu et al. 2024."""
+
+    def __init__(self, *, eta: float, beta: float, period: int, c: float) -> None:
+        self.eta, self.beta, self.period, self.c, self.info = eta, beta, period, c, StepInfo()
+        self.momentum, self.since = np.zeros(0), list[Array]()
+
+    def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
+        (update,) = arrivals
+        self.since.append(update.delta)
+        factor, m = self.c, self.momentum if len(self.momentum) else np.zeros_like(x)
+        if len(self.since) == self.period:
+            m = self.momentum = self.beta * m + np.mean(self.since, axis=0)
+            self.since, factor = [], 1 - self.c * (self.period - 1)
+        return x + self.eta * (factor * self.beta * m + update.delta / self.period)
+
+
 class FedFa:
     """x <- the mean of the last M uploaded models, once there are M. Xu et al. 2024."""
 

@@ -235,6 +235,11 @@ CASES: dict[str, Case] = {
     ),
     # rates and weights of their own
     "delay_adaptive": pair(free(), server.delay_adaptive(0.7), lambda: oracle.DelayAdaptive(eta=0.7, c=4)),
+    "delayed_nesterov": pair(
+        free(),
+        server.delayed_nesterov(0.7, 0.8, period=3, activation=0.2),
+        lambda: oracle.DelayedNesterov(eta=0.7, beta=0.8, period=3, c=0.2),
+    ),
     "delay_adaptive koloskova": pair(
         free(CLIENTS),
         server.delay_adaptive(0.7, "koloskova", smoothness=0.05),

@@ -69,7 +69,7 @@ TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
     | {"fednova", "mifa", "fedstale", "area", "port"},
     "free_running": BUFFERED - {"basgd"}
-    | {"asyncfeded", "delay_adaptive", "fedfa", "kardam", "picky_sgd", "zeno", "mu2"},
+    | {"asyncfeded", "delay_adaptive", "delayed_nesterov", "fedfa", "kardam", "picky_sgd", "zeno", "mu2"},
     "free_running, buffer": BUFFERED,
     "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas", "mifa", "fedstale"},
     "sampled": {"defedavg_niid"},

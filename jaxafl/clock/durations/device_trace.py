@@ -17,7 +17,7 @@ from jaxafl.clock.durations.cyclic_traces import CyclicTraces
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.device.keys import below, per_client, per_run, uniform
-from jaxafl.options import Number, number, static
+from jaxafl.options import Number, UserError, number, static
 from jaxafl.readers import phones
 
 Array = jax.Array
@@ -72,6 +72,7 @@ class device_trace(Duration):
             with `freeze=True` refuse it.
         phones: set of phones. `"three"`: FLASH's three measured phones. `"benchmark"`: the phones of the AI-Benchmark
             list, with log t interpolated in log(score) between these three and constant outside of them.
+        distinct: give each link trace and each device's availability to one client at most.
         data_dir: data directory; by default `$JAXAFL_DATA_DIR`, else the directory of TFDS.
 
     Raises:
@@ -91,6 +92,7 @@ class device_trace(Duration):
     availability: bool = static(default=False)
     phones: Literal["three", "benchmark"] = static(default="three")
     data_dir: str | os.PathLike[str] | None = static(default=None)
+    distinct: bool = static(default=False, kw_only=True)
 
     terms = 7
     references: ClassVar[tuple[str, ...]] = ("yang2021", "mao2017")
@@ -111,19 +113,26 @@ class device_trace(Duration):
                 f"device_trace: megabytes={self.megabytes} with bandwidth={self.bandwidth}; expected the size of the "
                 "model if, and only if, it is transferred. Give e.g. megabytes=6.6, or bandwidth=False"
             )
-        _ = self.measured
+        traces = [len(one.offsets) - 1 for one in (self.measured.links, self.measured.ready) if one is not None]
+        if self.distinct and num_clients > min(traces, default=num_clients):
+            raise UserError(
+                f"device_trace: {num_clients} clients, and {min(traces)} traces; expected at most as many clients. "
+                "Leave distinct=True out"
+            )
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Prepared:
         clients, measured = jnp.arange(num_clients, dtype=jnp.int32), self.measured
 
-        def choose(key: Array, count: int) -> Array:
+        def choose(key: Array, count: int, distinct: bool = False) -> Array:
+            if distinct:
+                return jnp.argsort(uniform(per_client(key, jnp.arange(count)), jnp.float64))[:num_clients]
             return below(per_client(key, clients)[0], jnp.uint32(count))
 
         return Prepared(
             jax.tree.map(jnp.asarray, measured),
             phone=choose(keys[0], len(measured.mean)),
-            link=choose(keys[2], 1 if measured.links is None else len(measured.links.offsets) - 1),
-            device=choose(keys[5], 1 if measured.ready is None else len(measured.ready.offsets) - 1),
+            link=choose(keys[2], 1 if measured.links is None else len(measured.links.offsets) - 1, self.distinct),
+            device=choose(keys[5], 1 if measured.ready is None else len(measured.ready.offsets) - 1, self.distinct),
             phase=uniform(per_client(keys[6], clients), jnp.float64),
             keys=keys,
         )

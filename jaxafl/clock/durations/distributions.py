@@ -1,14 +1,20 @@
-"""Distributions of durations; `constant` is defined in `duration`."""
+"""Distributions of durations, and mixtures; `constant` is defined in `duration`."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtri
+from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.clock.durations.duration import Distribution, Per
-from jaxafl.options import Number, check_number, number, static
+from jaxafl.clock.durations.duration import Distribution, Duration, Pair, Per
+from jaxafl.clock.durations.runs import Draw, Run, draw_of
+from jaxafl.device.keys import per_client, per_run
+from jaxafl.device.keys import uniform as uniform_from_bits
+from jaxafl.options import Number, UserError, as_numbers, check_number, named, number, static
 
 Array = jax.Array
 
@@ -85,3 +91,105 @@ class lognormal(Distribution):
     def quantile(self, u: Array) -> Array:
         # shifts u to the middle of its 53-bit cell: u = 0 would give a duration of exactly 0
         return jnp.exp(self.mu + self.sigma * ndtri(u + 2.0**-54))
+
+
+class normal(Distribution):
+    """N(mean, std²) where it is positive.
+
+    Args:
+        mean: mean of the normal distribution in seconds, at least 0; a number or an array [N], one per client.
+        std: its standard deviation in seconds, at least 0; a number or an array [N], one per client.
+        below: treatment of draws below 0. `"clip"`: they count as 0, as in NVFlare. `"again"`: they are drawn again,
+            which raises the mean more.
+        per: unit of a draw. `"run"`: one per run. `"client"`: one per client. `"step"`: one per run, as a time per
+            local step.
+    """
+
+    mean: Number = number(least=0, per_client=True)
+    std: Number = number(least=0, per_client=True)
+    below: Literal["clip", "again"] = static(default="clip")
+    per: Per = static(default="run")
+
+    def quantile(self, u: Array) -> Array:
+        share = u + 2.0**-54
+        if self.below == "again":
+            negative = ndtr(-self.mean / jnp.where(self.std > 0, self.std, 1)) * (self.std > 0)
+            share = negative + (1 - negative) * share
+        return jnp.maximum(self.mean + self.std * ndtri(share), 0)
+
+
+class pareto(Distribution):
+    """Pareto distribution of type I, whose long tail makes a few clients or runs very slow.
+
+    P(time > t) = (minimum / t)^shape for t >= minimum. NumPy's `random.pareto(shape)` is t / minimum - 1.
+
+    Args:
+        minimum: smallest time in seconds, at least 0; a number or an array [N], one per client.
+        shape: exponent of the tail, above 0, without unit. The mean is minimum · shape / (shape - 1), and infinite for
+            a shape of at most 1; a number or an array [N], one per client.
+        per: unit of a draw. `"run"`: one per run. `"client"`: one per client. `"step"`: one per run, as a time per
+            local step.
+    """
+
+    minimum: Number = number(least=0, per_client=True)
+    shape: Number = number(above=0, per_client=True)
+    per: Per = static(default="run")
+
+    def quantile(self, u: Array) -> Array:
+        return jnp.exp(-jnp.log1p(-u) / self.shape) * self.minimum
+
+
+class Mixed(Pair):
+    """The left duration with the probability `share`, else the right one; see `mixture`."""
+
+    share: Number = number(least=0, most=1)
+    per: Literal["client", "run"] = static(default="client")
+
+    def __repr__(self) -> str:
+        return f"mixture([{self.left}, {self.right}], [{self.share:g}, {1 - self.share:g}], per={self.per!r})"
+
+    @property
+    def terms(self) -> int:
+        return super().terms + 1
+
+    def check(self, num_clients: int) -> None:
+        super().check(num_clients)
+        if self.pause or self.left.transport() or self.right.transport():
+            raise UserError(f"{self!r:.100}: mac_network and link(shared=...) serve all runs; add them to the mixture")
+
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Any:
+        return *super().prepare(keys[1:], num_clients), keys[0]
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        left, right = (draw_of(*one, run) for one in zip((self.left, self.right), prepared, strict=False))
+        key = prepared[2]
+        bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
+        chosen = uniform_from_bits(bits, jnp.float64) < self.share
+        return jax.tree.map(lambda one, other: jnp.where(chosen, one, other), left, right)
+
+
+@named
+def mixture(
+    durations: Sequence[Duration], weights: Sequence[float] | None = None, per: Literal["client", "run"] = "client"
+) -> Duration:
+    """Draws one of several durations: `mixture([normal(100, 1), normal(200, 2), normal(400, 4)])`, types of devices.
+
+    Args:
+        durations: the durations, two or more.
+        weights: their probabilities, up to a factor; equal by default.
+        per: unit of the draw. `"client"`: once for a client, as a type of device. `"run"`: for every run.
+
+    Raises:
+        ValueError: there are fewer than two durations, or the weights are not as many, negative, or all 0.
+    """
+    odds = as_numbers("mixture", "weights", [1.0] * len(durations) if weights is None else weights)
+    if len(durations) < 2 or odds.shape != (len(durations),) or odds.min() < 0 or not odds.sum():
+        raise UserError(
+            f"mixture: {len(durations)} durations and weights {weights}; expected two durations or more, and a weight "
+            ">= 0 for each, not all of them 0"
+        )
+    made = durations[-1]
+    for place in reversed(range(len(durations) - 1)):
+        rest = odds[place:].sum()
+        made = Mixed(durations[place], made, odds[place] / rest if rest else 0.0, per)
+    return made

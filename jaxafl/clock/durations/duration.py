@@ -153,7 +153,9 @@ class Duration(Part):
         return NotImplemented
 
 
-class _Pair(Duration):
+class Pair(Duration):
+    """Base of durations that are composed of two."""
+
     left: Duration
     right: Duration
 
@@ -178,7 +180,7 @@ class _Pair(Duration):
         return self.left.prepare(keys[:cut], num_clients), self.right.prepare(keys[cut:], num_clients)
 
 
-class Sum(_Pair):
+class Sum(Pair):
     """The sum of two durations."""
 
     def __repr__(self) -> str:
@@ -199,7 +201,7 @@ class Sum(_Pair):
         return Draw(left.work + right.work, left.hang + right.hang)
 
 
-class Product(_Pair):
+class Product(Pair):
     """The product of two durations: a time and a dimensionless factor."""
 
     def __repr__(self) -> str:

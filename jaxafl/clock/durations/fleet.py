@@ -59,7 +59,8 @@ class available(Duration):
 
     The client keeps its place in flight while it waits, and trains from the model that it downloaded before. As
     `hours=available(22, 6)` of `free_running` or `synchronous`, it is not drawn outside its hours instead. A run that
-    has begun goes on beyond the hours. Waiting counts as hanging, not as work. Simulated time 0 is midnight in zone 0.
+    has begun goes on beyond the hours. Waiting counts as hanging, not as work. Simulated time 0 is the hour `start`, by
+    default midnight, in zone 0.
 
     Args:
         begin: hour of the day at which the client becomes available, in [0, 24]; a number or an array [N].
@@ -67,12 +68,14 @@ class available(Duration):
             means the next day. Equal hours, and 0 to 24, mean always.
         zones: number of time zones. In zone k it is k · 24/zones hours later; a client's zone is drawn once per seed.
         day: simulated seconds of a day, above 0.
+        start: hour of the day in zone 0 at simulated time 0, in [0, 24).
     """
 
     begin: Number = number(least=0, most=24, per_client=True)
     end: Number = number(least=0, most=24, per_client=True)
     zones: int = static(default=1)
     day: Number = number(default=86400.0, above=0)
+    start: Number = number(default=0.0, least=0, below=24)
 
     waits = True
 
@@ -82,7 +85,11 @@ class available(Duration):
             jnp.broadcast_to(jnp.asarray(hour, jnp.float64), (num_clients,)) for hour in (self.begin, self.end)
         )
         length = (end - begin) % 24
-        return begin, jnp.where(length == 0, 24.0, length), drawn * (24 / self.zones)  # 0 to 24 is the day, too
+        return (
+            begin,
+            jnp.where(length == 0, 24.0, length),
+            drawn * (24 / self.zones) + self.start,
+        )  # 0 to 24 is the day, too
 
     def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
         """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""

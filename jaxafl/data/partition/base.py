@@ -39,7 +39,8 @@ class Partition(Part):
     @property
     def description(self) -> Mapping[str, str | int | float]:
         """Entries of a result file: the name as `"partition"`, and one `"partition_<option>"` per option."""
-        said = {f"partition_{name}": "all" if value is None else value for name, value in options_of(self).items()}
+        given = {name: value for name, value in options_of(self).items() if name != "alpha" or value is not None}
+        said = {f"partition_{name}": "all" if value is None else value for name, value in given.items()}
         return {"partition": self.name, **said}
 
 

@@ -54,18 +54,22 @@ class dirichlet(Partition):
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet", self.clients, len(labels), self.min_size)
         counts = class_counts("dirichlet", labels)
-        quotas = np.empty((self.clients, len(counts)), np.int32)
         for _ in range(_MAX_DRAWS):
-            for of_class, count in zip(quotas.T, counts, strict=True):
-                ends = np.floor(np.cumsum(rng.dirichlet(np.full(self.clients, self.alpha))) * count)
-                ends[-1] = count
-                of_class[:] = np.diff(np.minimum(ends, count), prepend=0)  # the sum may round to just above 1
+            quotas = _dirichlet_parts(self.alpha, self.clients, counts, rng)
             if quotas.sum(1).min() >= self.min_size:
                 return take(labels, quotas, rng)
         raise UserError(
             f"dirichlet: min_size={self.min_size} was not reached in {_MAX_DRAWS} draws of {self.clients} clients with "
             f"alpha={self.alpha:g}. Use a larger alpha, fewer clients, or dirichlet_equal, where all get equal parts"
         )
+
+
+def _dirichlet_parts(alpha: float, clients: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Divides n_c samples of each class over N clients in proportions from Dir(α, ..., α), int32 [N, C]."""
+    shares = rng.dirichlet(np.full(clients, alpha), len(counts))
+    ends = np.minimum(np.floor(np.cumsum(shares, axis=1).T * counts), counts)  # a sum may be just above 1
+    ends[-1] = counts
+    return np.diff(ends, axis=0, prepend=0).astype(np.int32)
 
 
 class dirichlet_equal(Partition):
@@ -146,20 +150,27 @@ class classes_per_client(Partition):
     """Partition in which every client holds exactly k classes, and every sample goes to exactly one client.
 
     Classes are assigned at random; their numbers of clients are as equal as possible. The shuffled samples of a class
-    are dealt in equal parts to its clients.
+    are dealt in equal parts to its clients, or with `alpha` in proportions drawn from Dir(alpha, ..., alpha)
+    (Extended Dirichlet), in which a client may get none of them.
 
     Args:
         k: classes per client, at least 1 and at most the number of classes in the data.
         clients: number of clients N; `k * clients` must be at least the number of classes.
+        alpha: concentration of the proportions, positive; `None` for equal parts.
 
     Raises:
         ValueError: `k` or `clients` is below 1; on splitting, the data has fewer than k classes or more than
             `k * clients`, or there are too few samples.
         TypeError: `k` or `clients` is not a whole number.
+
+    References:
+        Li and Lyu, "Convergence analysis of sequential federated learning on heterogeneous data" (Extended Dirichlet),
+        NeurIPS 2023.
     """
 
     k: int = static()
     clients: int = static()
+    alpha: float | None = number(default=None, above=0)
 
     def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
@@ -168,6 +179,8 @@ class classes_per_client(Partition):
         sizes = np.zeros(self.clients, np.int64)
         for label, count, holding in zip(np.unique(labels), counts, self._assign(counts, rng).T, strict=True):
             holders, taken = rng.permutation(np.flatnonzero(holding)), parts(count, holding.sum())
+            if self.alpha is not None:
+                taken = _dirichlet_parts(self.alpha, len(holders), np.array([count]), rng)[:, 0]
             rows = rng.permutation(np.flatnonzero(labels == label))
             pieces.append((rows, holders, taken))
             sizes[holders] += taken

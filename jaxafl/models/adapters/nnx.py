@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jaxafl.models.flags import by_convention, check_used, key_of, keywords, signature
+from jaxafl.models.flags import by_convention, check_used, inputs_of, key_of, keywords, signature
 from jaxafl.models.frozen import Frozen, with_frozen
 from jaxafl.models.losses import Loss, as_loss, softmax_cross_entropy
 from jaxafl.models.metrics import Better
@@ -88,7 +88,8 @@ def from_nnx(
         nested = {name: value for name, value in given[train].items() if name not in passed}
         fixed = {f"{path}/use_running_average": True for path in still} if train else {}
         check_used("from_nnx", network, nested, _set_flags(module, {**nested, **fixed}, train))
-        predictions = module(batch.x, **passed)
+        inputs, by_name = inputs_of(call, batch.x)
+        predictions = module(*inputs, **passed | by_name)
         outputs = scored(lambda: loss_of(predictions, batch), batch, lambda: predictions)
         found = nnx.state(module, nnx.Not(nnx.Any(nnx.Param, nnx.RngState, nnx.Intermediate)))
         return outputs, nnx.to_pure_dict(found) if train else state

@@ -1,0 +1,90 @@
+"""Energy and carbon of a schedule, client by client, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxafl.options import UserError, as_numbers, check_number
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+_JOULES = 3.6e6  # of a kilowatt-hour
+
+
+def energy_of(
+    schedule: Any, watts: Any, idle_watts: Any, joule_per_byte: Any, intensity: Any, period: float | None, size: Any
+) -> xr.Dataset:
+    """Computes what `Schedule.energy` returns; `size`: bytes of an upload and of a download."""
+    import xarray as xr  # it is slow to import
+
+    clients, end = schedule.num_clients, float(schedule.time[-1])
+    power = [_per_client(name, one, clients) for name, one in (("watts", watts), ("idle_watts", idle_watts))]
+    per_byte = _per_client("joule_per_byte", joule_per_byte, clients)
+    so_far, at = _intensity(intensity, period, clients, end)
+    _, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)  # an update may be taken several times
+    unused = schedule.unused
+    columns = {name: schedule.of_arrivals(name)[first] for name in ("client", "started", "arrived", "work")}
+    client, started, ended, work = (
+        np.concatenate([columns[name], getattr(unused, other)])
+        for name, other in (("client", "client"), ("started", "started"), ("arrived", "ended"), ("work", "work"))
+    )
+    if np.isnan(work).any():
+        raise UserError(
+            f"energy: runs of the clock {schedule.protocol} have no duration; expected a clock with durations"
+        )
+    ended = np.minimum(ended, end)
+    begun = started <= end
+    worked = np.where(begun, np.clip(work, 0, ended - started), 0.0)
+    sent = np.concatenate([np.ones(len(first), bool), ~np.isin(unused.reason, ("stopped", "flying"))])
+    transferred = begun * np.float64(size[1]) + (sent & begun) * np.float64(size[0])
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.bincount(client, values, clients)
+
+    busy, moved = total(worked), per_byte * total(transferred)
+    joules = power[0] * busy + power[1] * (end - busy) + moved
+    everyone = np.arange(clients)
+    weighted = total(so_far(client, started + worked) - so_far(client, started))
+    idle = so_far(everyone, np.full(clients, end)) - weighted
+    grams = power[0] * weighted + power[1] * idle + per_byte * total(transferred * at(client, ended))
+    found = {"busy_seconds": busy, "joules": joules, "grams": grams / _JOULES}
+    return xr.Dataset({name: ("population", one) for name, one in found.items()}, attrs={"seconds": end})
+
+
+def _per_client(name: str, value: Any, clients: int) -> np.ndarray:
+    check_number("energy", name, value, least=0, per_client=True, num_clients=clients)
+    return np.broadcast_to(as_numbers("energy", name, value), (clients,))
+
+
+Values = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _intensity(given: Any, period: float | None, clients: int, end: float) -> tuple[Values, Values]:
+    """Returns the functions (client, time) -> integral of the intensity up to the time, and the intensity at it."""
+    edges, values = given if isinstance(given, tuple) else ([0.0], [given])
+    times, table = as_numbers("energy", "intensity", edges), np.asarray(values, np.float64)
+    stops = len(times) == len(table) + 1 and period is None
+    table = np.broadcast_to(table.reshape(len(table), -1), (len(table), clients))
+    last = period or (times[-1] if stops else max(end, times[-1]) + 1)
+    wrong = len(times) not in (len(table), len(table) + 1) or times[0] != 0 or (np.diff(times) <= 0).any()
+    if wrong or last < times[-1] or not (table >= 0).all() or (last < end and period is None):
+        raise UserError(
+            f"energy: intensity has {len(times)} times from {times[0]:g} to {times[-1]:g} s and {len(table)} values; "
+            f"expected rising times from 0 on, up to {end:g} s if they have one more than the values, and values >= 0"
+        )
+    times = np.append(times[: len(table)], last)
+    areas = np.concatenate([np.zeros((1, clients)), np.cumsum(table * np.diff(times)[:, None], axis=0)])
+
+    def place(time: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        laps, phase = np.divmod(time, last) if period else (np.zeros_like(time), time)
+        return laps, phase, np.clip(np.searchsorted(times, phase, side="right") - 1, 0, len(table) - 1)
+
+    def so_far(client: np.ndarray, time: np.ndarray) -> np.ndarray:
+        laps, phase, row = place(time)
+        return laps * areas[-1, client] + areas[row, client] + (phase - times[row]) * table[row, client]
+
+    return so_far, lambda client, time: table[place(time)[2], client]

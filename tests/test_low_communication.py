@@ -1,0 +1,180 @@
+"""DiLoCo's family: lasting state of clients, Delayed Nesterov, grace windows and open slots, with values by hand."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl.clock import after, constant, free_running, grace, open_slots, schedule, synchronous
+
+INF = np.inf
+
+
+def quadratics(centres, start, client, server, clock):
+    """f_i(x) = ½(x - c_i)², x a scalar, with exact gradients."""
+
+    def loss(params, batch, key):
+        return 0.5 * (params["x"] - batch.x[:, 0]) ** 2
+
+    model = afl.models.from_functions(lambda key, batch: {"x": jnp.float64(start)}, loss)
+    x = np.asarray(centres, np.float64)[:, None]
+    data = afl.data.from_arrays(x, np.zeros(len(x)), np.arange(len(x)), x_test=x, y_test=np.zeros(len(x)))
+    return afl.Simulation(data, model, client, server, clock)
+
+
+def versions(steps, *parts):
+    with jax.enable_x64(True):
+        return quadratics(*parts).run(steps, observe=lambda params: {"x": params["x"]}).observe_x.values[1:]
+
+
+def local(optimizer, rate, steps, reset="never", **more):
+    return afl.Client(optimizer, learning_rate=rate, steps=steps, batch_size=None, reset=reset, **more)
+
+
+def timed(*seconds, **how):
+    return free_running(len(seconds), durations=constant(np.array(seconds)), **how)
+
+
+PLAIN = afl.server.fedopt(optax.sgd, learning_rate=1.0, staleness="none")
+EAGER = afl.server.delayed_nesterov(activation=0.6)
+INJECTED = optax.inject_hyperparams(optax.sgd)
+OUTER = afl.presets.diloco(constant(1.0))
+
+
+@pytest.mark.parametrize(
+    ("centres", "start", "client", "expected"),
+    [
+        ((3,), 0, local(optax.adam, 0.1, 2), [0.1998972922, 0.3990864683, 0.5969363916, 0.7927588092]),
+        ((0,), 1, local(optax.sgd, 0.1, 1, momentum=0.5), [0.9, 0.76, 0.614, 0.4796]),
+        ((0,), 1, local(optax.sgd, 0.1, 1, "run", momentum=0.5), [0.9, 0.81, 0.729, 0.6561]),
+    ],
+)
+def test_the_state_of_an_optimiser_lasts(centres, start, client, expected):
+    np.testing.assert_allclose(versions(4, centres, start, client, PLAIN, synchronous()), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        dict(optimizer=optax.adamw, learning_rate=optax.cosine_decay_schedule(0.1, 12)),
+        dict(optimizer=optax.contrib.muon, learning_rate=0.05),
+        dict(optimizer=optax.sgd, learning_rate=0.05, momentum=0.9, nesterov=True),
+    ],
+)
+def test_short_runs_in_turn_are_one_long_run(client):
+    data = afl.data.synthetic(1.0, 1.0, clients=1, max_size=40)
+    model = afl.models.from_linen(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(10)]))
+    trained = []
+    for steps, server_steps in ((3, 4), (12, 1)):
+        one = afl.Client(**client, steps=steps, batch_size=None, reset="never")
+        trained.append(afl.Simulation(data, model, one, PLAIN, synchronous()).train(server_steps).params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), *trained)
+
+
+def test_diloco_and_delayed_nesterov():
+    first = versions(3, (0, 2), 0, local(optax.sgd, 0.5, 1), *OUTER)
+    np.testing.assert_allclose(first, [0.665, 1.171275, 1.407499625], rtol=1e-12)
+    adam = (1, -1, 4), 0
+    kept = versions(4, *adam, local(optax.adam, 0.1, 2), *OUTER)
+    np.testing.assert_allclose(kept, [0.0886338621, 0.2142964997, 0.3716194633, 0.5545363638], rtol=1e-8)
+    fresh = versions(4, *adam, local(optax.adam, 0.1, 2, "run"), *OUTER)
+    np.testing.assert_allclose(fresh, [0.0886338621, 0.2150068787, 0.3752928638, 0.5660047440], rtol=1e-8)
+    late = afl.server.delayed_nesterov(1.0, 0.5, period=2)
+    found = versions(6, (0, 3), 1, local(optax.sgd, 0.5, 1), late, timed(1.0, 2.5))
+    expected = [0.75, 0.34375, 0.84375, 0.85546875, 0.6416015625, 0.342895507812]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    late = afl.server.delayed_nesterov(2.1, 0.9, period=3)
+    for reset, last in (("never", 1.0408041596), ("run", 1.1158974843)):
+        found = versions(9, *adam, local(optax.adam, 0.1, 2, reset), late, timed(1.0, 1.7, 2.9))
+        assert found[-1] == pytest.approx(last, rel=1e-9)
+
+
+@pytest.mark.parametrize(("c", "expected"), [(0.0, [0.5, 2.25, 3.75, 7.875]), (0.5, [0.5, 1.875, 3.75, 6.8125])])
+def test_delayed_nesterov_by_hand(c, expected):
+    server = afl.server.delayed_nesterov(1.0, 0.5, period=2, activation=c)
+    optimizer, x = server.optimizer_of(1.0), 0.0
+    state = optimizer.init(x)
+    for update, after_it in zip((1.0, 2.0, 3.0, 4.0), expected, strict=True):
+        step, state = optimizer.update(-update, state)
+        x += step
+        assert float(x) == pytest.approx(after_it)
+
+
+@pytest.mark.parametrize(
+    ("begins", "arrivals", "expected"),
+    [
+        (grace(0.5), [1, 1.3, 2.5, 2.7, 2.8, 3.8], [0.5, 1.5, 1.25, 4.25, 4.5, 2.75]),
+        (grace(0.5, close="last"), [1, 1.3, 2.3, 2.6, 2.7, 3.7], [0.5, 1.5, 1.25, 1.5, 4.5, 2.75]),
+        (grace(0.0), [1, 1.3, 2, 2.6, 2.7, 3], [0.5, 1.5, 1.75, 2, 5, 4.625]),
+        (grace(INF), [1, 1.3, 2.7, 3.7, 4, 5.4], [0.5, 1.5, 4.5, 2.75, 1.5, 2.25]),
+    ],
+)
+def test_grace_windows(begins, arrivals, expected):
+    found = quadratics((1, 2, 6), 0, local(optax.sgd, 0.5, 1, "run"), PLAIN, timed(1.0, 1.3, 2.7, begins=begins))
+    assert found.schedule(6).time.tolist() == pytest.approx(arrivals)
+    result = found.run(6, observe=lambda params: {"x": params["x"]})
+    np.testing.assert_allclose(result.observe_x[1:], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("slots", "times", "last"),
+    [
+        (1, [1.7, 2.9, 3.4, 4.3], [(0, 1), (3, 3)]),
+        (2, [1.7, 2.9, 3.9, 4.9], [(3, 3), (0, 0)]),
+        (3, [1.7, 3.9, 4.6, 5.8], [(0, 0), (2, 2)]),
+        (4, [1.7, 4.3, 6.0, 8.6], [(2, 1), (3, 1)]),
+    ],
+)
+def test_open_slots(slots, times, last):
+    found = schedule(timed(1.0, 1.7, 2.9, 4.3, closes=after(2), begins=open_slots(slots)), 4, 1, 4, 0)
+    assert found.time.tolist() == pytest.approx(times)
+    assert [*zip(found.client[-1].tolist(), found.staleness[-1].tolist(), strict=True)] == last
+
+
+def test_lanes_and_resumed_runs_are_equal(tmp_path):
+    preset = afl.presets.async_diloco(4, afl.clock.uniform(1, 3), window=0.5)
+    client = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")
+    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
+    sim = afl.Simulation(data, afl.models.logistic(10), client, *preset)
+    whole = sim.run(20)
+    np.testing.assert_allclose(sim.run(20, lanes=3).loss, whole.loss, rtol=1e-5)
+    sim.run(9, folder=tmp_path / "run", checkpoint_every=3)
+    np.testing.assert_array_equal(sim.run(20, folder=tmp_path / "run").delta_norm, whole.delta_norm)
+    assert afl.presets.dylu_steps(8, [0.232, 0.907, 0.828, 0.347]) == [2, 8, 7, 3]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: schedule(timed(1.0, 2.0, begins=grace(-1.0)), 2, 1, 1), "window"),
+        (lambda: schedule(timed(1.0, 2.0, begins=open_slots(3)), 2, 1, 1), "slots"),
+        (lambda: versions(1, (0, 1), 0, local(optax.sgd, 0.1, 1), EAGER, timed(1.0, 2.0)), "activation"),
+        (lambda: versions(1, (0, 1), 0, local(optax.contrib.prodigy, 0.1, 1), PLAIN, synchronous()), "reset"),
+        (lambda: versions(1, (0, 1), 0, local(INJECTED, np.array([0.1, 0.2]), 1), PLAIN, synchronous()), "reset"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, name):
+    with pytest.raises((ValueError, TypeError), match=name):
+        make()
+
+
+def test_energy_and_carbon_by_hand():
+    found = schedule(synchronous(durations=constant([1.0, 2.5])), 2, 1, 2).energy(10, 2, 1e-6, size=(1e6, 1e6))
+    assert found.busy_seconds.values.tolist() == [2, 5] and found.joules.values.tolist() == [30, 54]
+    assert schedule(timed(1.0, 2.5), 2, 1, 7).energy(10, 2).busy_seconds.values.tolist() == [5, 5]
+    long = schedule(synchronous(durations=constant(7200.0)), 1, 1, 3)
+    steps = ((0, 3600), (100, 400))
+    assert float(long.energy(1000, intensity=steps, period=7200).grams[0]) == pytest.approx(3 * 500)
+    assert float(long.energy(1000, intensity=steps).grams[0]) == pytest.approx(100 + 400 * 5)
+    # client 0 works from 1800 to 5400 s, and idles until client 1 ends; 200 W and 50 W
+    durations = constant(np.array([3600.0, 7200.0])) * constant(1.0)
+    one = schedule(synchronous(durations=durations), 2, 1, 1).energy(
+        200, 50, intensity=((0, 1800, 5400), (100, 400, 250))
+    )
+    assert float(one.grams[0]) == pytest.approx((200 * (0.5 * 100 + 0.5 * 400) + 50 * (0.5 * 400 + 0.5 * 250)) / 1000)
+    for wrong in (dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1)):
+        with pytest.raises(ValueError, match="energy"):
+            long.energy(**wrong)

@@ -1,0 +1,230 @@
+"""Situations of users from public reports: what they write, with expected values from NumPy or by hand."""
+
+import json
+import math
+import pickle
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxafl as afl
+from jaxafl.clock import (
+    activity,
+    constant,
+    free_running,
+    mixture,
+    normal,
+    pareto,
+    schedule,
+    sessions,
+    synchronous,
+    uniform,
+)
+
+RNG = np.random.default_rng(0)
+X, Y, IDS = RNG.normal(size=(80, 5)).astype(np.float32), RNG.integers(0, 3, 80), np.repeat(np.arange(4), 20)
+DATA = afl.data.from_arrays(X, Y, IDS, test_fraction=0.2)
+LOGISTIC = afl.models.logistic(3)
+CLIENT = afl.Client(learning_rate=0.05, steps=3, batch_size=5)
+
+
+def simulation(data=DATA, model=LOGISTIC, client=CLIENT, server=None, clock=None):
+    clock = clock or free_running(2, durations=uniform(1, 2))
+    return afl.Simulation(data, model, client, server or afl.server.fedasync(), clock)
+
+
+def durations_of(duration, clients=1000, runs=1):
+    found = schedule(synchronous(durations=duration), clients, 1, runs, 0)
+    return (found.arrived - found.started)[found.mask]
+
+
+@pytest.mark.parametrize(
+    ("duration", "mean", "share", "below"),
+    [
+        (normal(1, 1), 1.083315471, 0.158655254, 1e-12),
+        (normal(0.5, 2), 1.072689396, 0.401293674, 1e-12),
+        (normal(1, 1, below="again"), 1.287599971, 0.0, 0.0),
+        (pareto(2, 3), 3.0, 1 - 2 ** (-1.5), 2 * 2**0.5),
+        (mixture([constant(1.0), constant(4.0)], [1, 3], per="run"), 3.25, 0.25, 1.0),
+    ],
+)
+def test_durations_have_their_means_and_quantiles(duration, mean, share, below):
+    drawn = durations_of(duration, runs=20)
+    assert drawn.mean() == pytest.approx(mean, rel=0.03)
+    assert (drawn <= below).mean() == pytest.approx(share, abs=0.012)
+    latency, per_step = duration.step_times(4)
+    assert (latency + per_step).mean() == pytest.approx(mean, rel=0.03)
+
+
+def test_a_mixture_by_client_is_a_type_of_device():
+    found = schedule(free_running(30, durations=mixture([constant(1.0), constant(2.0), constant(4.0)])), 30, 1, 500, 0)
+    of_client = [set((found.arrived - found.started)[found.client == client]) for client in range(30)]
+    assert all(len(seconds) == 1 for seconds in of_client) and len(set.union(*of_client)) == 3
+
+
+def test_devices_that_join_and_leave_lose_updates(tmp_path):
+    file = tmp_path / "devices.json"
+    active = {"active": [1, 3, 6, 9], "inactive": [1, 4, 7, 10], "finish_time": 10}
+    file.write_text(json.dumps({"0": active, "1": active | {"active": [0], "inactive": [10]}}))
+    waiting = activity(file).hours_of(0, 2)
+    assert [float(waiting(now)[0]) for now in (1, 6, 9, 9.5, 11, 0, 2, 8, 10, 15)] == [0] * 5 + [1] * 5
+    found = schedule(free_running(2, hours=activity(file), durations=constant(0.75)), 2, 1, 40, 0)
+    inside = [waiting(now)[client] for now, client in zip(found.arrived[:, 0], found.client[:, 0], strict=True)]
+    assert max(inside) == 0 and found.runs_lost[-1] > 0
+    waits = schedule(free_running(2, durations=constant(0.75) + activity(file)), 2, 1, 40, 0)
+    assert waits.runs_lost[-1] == 0
+    file.write_text('{"0": {"active": [3], "inactive": [1], "finish_time": 5}}')
+    with pytest.raises(ValueError, match="active"):
+        activity(file).check(1)
+
+
+def test_a_day_begins_at_another_hour():
+    night = constant(60.0) + afl.clock.available(22, 6, start=20)
+    assert schedule(synchronous(durations=night), 1, 1, 1, 0).time[0] == 2 * 3600 + 60
+
+
+def test_bounded_staleness_with_restarts_at_the_step():
+    # M = 2, R = 1, and client 2 takes 10 s: step 1 waits for it, while clients 0 and 1 wait for the step
+    clock = free_running(
+        3, buffer=2, dispatch="step", max_staleness=1, on_bound="wait", durations=constant(np.array([1, 1, 10]))
+    )
+    found = schedule(clock, 3, 1, 4, 0)
+    assert found.time.tolist() == [1, 10, 11, 20] and found.taken.tolist() == [2, 3, 2, 3]
+
+
+def test_a_limit_of_time_after_all_have_left_says_so():
+    leaving = sessions(uniform(1, 2), constant(10), off=constant(5), leave=0.5)
+    result = simulation(clock=free_running(2, durations=leaving)).run(until={"time": 1000})
+    assert "until time 1000, all clients were gone at" in result.attrs["stopped"] and result.time[-1] < 1000
+    with pytest.raises(ValueError, match="for ever"):
+        schedule(synchronous(durations=leaving), 10, 1, 50, 0)
+
+
+class Normed(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        return nn.Dense(3)(nn.BatchNorm(use_running_average=not train, momentum=0.9)(nn.Dense(8)(x)))
+
+
+def test_a_warm_start_takes_the_statistics():
+    model = afl.models.from_linen(Normed())
+    trained = simulation(model=model).train(20, eval_every=20)
+    again = simulation(model=afl.models.initialised(model, trained)).run(1)
+    assert float(again.loss[0]) == float(trained.dataset.loss[-1])
+    with pytest.raises(ValueError, match="batch_stats"):
+        simulation(model=afl.models.initialised(model, trained.params)).run(1)
+    for wrong in (trained.dataset, DATA):
+        with pytest.raises(ValueError, match="of Simulation"):
+            afl.models.initialised(model, wrong)
+
+
+class Named(nn.Module):
+    @nn.compact
+    def __call__(self, image, table, train=False):
+        return nn.Dense(3)(jnp.concatenate([image.reshape(len(image), -1), table], -1))
+
+
+def test_inputs_by_name_and_pickled_simulations():
+    x = {"image": X.reshape(80, 5, 1, 1), "table": X}
+    sim = simulation(afl.data.from_arrays(x, Y, IDS, test_fraction=0.2), afl.models.from_linen(Named()))
+    params = sim.train(2).params
+    expected = np.concatenate([X, X], 1) @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
+    np.testing.assert_allclose(sim.model.outputs(params, x), expected, rtol=1e-5, atol=1e-6)
+    again = pickle.loads(pickle.dumps(sim))
+    assert again.run(3).identical(sim.run(3)) or (again.run(3).loss.values == sim.run(3).loss.values).all()
+
+
+def test_clients_with_given_test_sets():
+    own = {"bob": (X[:10], Y[:10]), "ann": (X[10:40], Y[10:40])}
+    data = afl.data.from_clients(own, test={"ann": (X[40:44], Y[40:44]), "bob": (X[50:56], Y[50:56])})
+    assert data.client_names.tolist() == ["ann", "bob"] and data.counts.tolist() == [30, 10]
+    assert data.test_clients.tolist() == [0] * 4 + [1] * 6
+    result = simulation(data).run(2, diagnostics="per_client")
+    model = simulation(data).train(2)
+    right = (
+        np.asarray(model.params["Dense_0"]["bias"] + X[40:44] @ model.params["Dense_0"]["kernel"]).argmax(1) == Y[40:44]
+    )
+    assert float(result.client_accuracy[-1, 0]) == pytest.approx(right.mean())
+    with pytest.raises(ValueError, match="test_client_ids"):
+        afl.data.from_arrays(X, Y, IDS, x_test=X[:2], y_test=Y[:2], test_client_ids=[0, 9])
+    with pytest.raises(ValueError, match="Pad"):
+        afl.data.from_clients([(np.zeros((2, 5)), [0, 1]), (np.zeros((2, 6)), [0, 1])], test_fraction=0.5)
+
+
+def test_words_and_bools_are_converted():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"size": X[:, 0], "new": X[:, 1] > 0})
+    words = np.array(["cat", "dog", "owl"])[Y]
+    data = afl.data.from_arrays(table, words, IDS, x_test=table, y_test=words)
+    np.testing.assert_array_equal(data.y_test, Y)
+    np.testing.assert_array_equal(data.x_test, np.stack([X[:, 0], X[:, 1] > 0], 1).astype(np.float32))
+
+
+@pytest.mark.parametrize(("y", "word"), [(None, "y=x"), ({"a": Y, "b": Y}, "numpy.stack")])
+def test_errors_say_what_to_write(y, word):
+    with pytest.raises((ValueError, TypeError), match=word):
+        afl.data.from_arrays(X, y, IDS, test_fraction=0.2)
+
+
+def test_a_table_of_numpy_in_a_schedule_is_named():
+    table = np.linspace(0.1, 0.01, 50)
+    client = afl.Client(learning_rate=0.1, steps=2, batch_size=5, rate_schedule=lambda moment: table[moment.version])
+    with pytest.raises(Exception, match="traced") as caught:
+        simulation(client=client).run(2)
+    assert any("jnp.asarray(table)" in note for note in caught.value.__notes__)
+
+
+def test_owners_and_extended_dirichlet():
+    pooled = afl.data.Dataset("pooled", X, Y, X[:3], Y[:3], 3, afl.data.as_is())
+    data = pooled.partition(afl.data.classes_per_client(2, clients=6, alpha=0.5))
+    rows = data.rows()
+    assert sorted(np.concatenate(rows)) == list(range(80)) and [len(one) for one in rows] == data.counts.tolist()
+    assert all(len(np.unique(Y[one])) <= 2 for one in rows)
+    kept = data.with_validation(0.3).rows()
+    assert all(set(some) < set(whole) or len(whole) < 4 for some, whole in zip(kept, rows, strict=True))
+    x, _ = data.with_validation(0.3).fetch(data.with_validation(0.3).arrays, 1, jnp.arange(len(kept[1])), None)
+    np.testing.assert_array_equal(x, X[kept[1]])
+
+
+def test_local_training_alone_equals_a_loop_of_each_client():
+    client = afl.Client(learning_rate=0.1, steps=4, batch_size=None, personal=lambda path: True)
+    trained = simulation(client=client, server=afl.server.fedavg(), clock=synchronous()).train(3)
+    for one in (0, 3):
+        rows = np.flatnonzero(np.repeat(np.arange(4), DATA.counts) == one)
+        x, y = (np.asarray(DATA.arrays[name])[np.asarray(DATA.arrays["index"])[rows]] for name in ("x", "y"))
+        params = trained.params
+
+        def loss(params, x=x, y=y):
+            logits = x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
+            return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+        for _ in range(12):
+            params = jax.tree.map(lambda leaf, slope: leaf - 0.1 * slope, params, jax.grad(loss)(params))
+        for found, expected in zip(jax.tree.leaves(trained.client_params(one)), jax.tree.leaves(params), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_second_phase_takes_the_model_and_the_moments():
+    server = afl.server.fedopt(optax.adam, learning_rate=0.01)
+    rounds = simulation(server=server, clock=synchronous())
+    first, _ = rounds.step(rounds.init(0, 5), 5)
+    later = simulation(server=server)
+    begun = later.init(1, 7, start=first)
+    jax.tree.map(np.testing.assert_array_equal, begun.params, first.params)
+    ended, _ = later.step(begun, 7)
+    assert int(jax.tree.leaves(ended.run.server)[0]) == 12  # steps of Adam
+    with pytest.raises(ValueError, match="start"):
+        simulation().init(1, 5, start=first)
+
+
+def test_data_that_change_keep_time_and_runs_in_flight():
+    changed = simulation(afl.data.from_arrays(X, (Y + 1) % 3, IDS, test_fraction=0.2))
+    before = simulation()
+    state, _ = before.step(before.init(0, 40), 20)
+    state, records = changed.step(state, 20)
+    assert math.isclose(float(records["time"][-1]), before.schedule(40).time[-1], rel_tol=1e-6)
+    assert float(changed.evaluate(state)["loss"]) < float(before.evaluate(state)["loss"])
