@@ -166,9 +166,8 @@ def diloco(
     References:
         Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023.
     """
-    hyperparameters: Any = {"momentum": momentum, "nesterov": True}
-    server = fedopt(optax.sgd, learning_rate=learning_rate, staleness="none", **hyperparameters)
-    return Preset(server, synchronous(cohort=workers, durations=durations))
+    nesterov: Any = {"learning_rate": learning_rate, "momentum": momentum, "nesterov": True}
+    return Preset(fedopt(optimizer=optax.sgd, staleness="none", **nesterov), synchronous(cohort=workers, durations=durations))
 
 
 def muloco(
