@@ -166,8 +166,9 @@ def diloco(
     References:
         Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023.
     """
-    nesterov: Any = {"learning_rate": learning_rate, "momentum": momentum, "nesterov": True}
-    return Preset(fedopt(optimizer=optax.sgd, staleness="none", **nesterov), synchronous(cohort=workers, durations=durations))
+    made: Any = fedopt  # passes what it does not know to the optimiser
+    server = made(optax.sgd, learning_rate, momentum=momentum, nesterov=True, staleness="none")
+    return Preset(server, synchronous(cohort=workers, durations=durations))
 
 
 def muloco(
