@@ -40,6 +40,8 @@ def methods() -> dict[str, afl.Simulation]:
     contacts = clock.interrupting(period=3.0, contacted=3, durations=steps)
     stale = clock.stale_rounds(participants=5, max_staleness=4, durations=speeds)
     usual = afl.Client(optax.sgd, learning_rate=0.03, steps=10, batch_size=10)
+    lasting = afl.Client(optax.adam, learning_rate=0.01, steps=10, batch_size=10, reset="never")
+    muon = afl.Client(optax.contrib.muon, learning_rate=0.01, steps=10, batch_size=10, reset="never")
     proximal = afl.Client(optax.sgd, learning_rate=0.03, steps=10, batch_size=10, proximal=0.1)
     gradient = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=10)
     whole = afl.Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=None)
@@ -51,12 +53,15 @@ def methods() -> dict[str, afl.Simulation]:
         "area": (server.area(), buffered, usual),
         "asyncfeded": (server.asyncfeded(0.5, 1.0, target_staleness=3.0, kappa=0.05, max_steps=20), each, usual),
         "asysg": (server.asysg(0.1), buffered, gradient),
+        "async_diloco": (*afl.presets.async_diloco(_CLIENTS, speeds, window=1.0), lasting),
         "audg": (server.audg(0.2), ticks, whole),
         "basgd": (server.basgd(0.1, 5), clock.every_buffer(durations=speeds, buffers=5), gradient),
         "ca2fl": (server.ca2fl(0.5), buffered, usual),
         "defedavg_iid": (server.defedavg_iid(), everyone, usual),
         "defedavg_niid": (server.defedavg_niid(), clock.sampled(drawn=5, durations=speeds), usual),
         "delay_adaptive": (server.delay_adaptive(0.5), each, usual),
+        "delayed_nesterov": (server.delayed_nesterov(), each, usual),
+        "diloco": (*afl.presets.diloco(speeds, workers=_AT_WORK), lasting),
         "fadas": (server.fadas(0.003), buffered, usual),
         "favano": (server.favano(), contacts, usual),
         "fedadagrad": (server.fedadagrad(0.03, eps=1e-3), rounds, usual),
@@ -78,6 +83,7 @@ def methods() -> dict[str, afl.Simulation]:
         "malenia": (server.malenia(0.5), clock.harmonic(durations=speeds, batch=30), usual),
         "mifa": (server.mifa(), rounds, usual),
         "mu2": (server.mu2(0.1), all_single, recursive),
+        "muloco": (*afl.presets.muloco(speeds, workers=_AT_WORK), muon),
         "naive_optimal": (*afl.presets.naive_optimal(evenly, fastest=_AT_WORK), gradient),
         "picky_sgd": (server.picky_sgd(0.1), all_single, gradient),
         "port": (server.port(), at_steps, usual),

@@ -181,7 +181,10 @@ def muloco(
     that of `diloco`; we have read the abstract only.
 
     Args:
-        durations, workers, learning_rate, momentum: see `diloco`.
+        durations: duration of a run in simulated seconds.
+        workers: clients of a round; `None` takes all.
+        learning_rate: η.
+        momentum: β.
 
     References:
         Thérien et al., "MuLoCo: Muon is a practical inner optimizer for DiLoCo", 2025.
