@@ -113,7 +113,8 @@ def begin(
         rate_sum=None if client.correction is None else zero,
     )
     if client.reset == "never":
-        return lane._replace(optimizer_state=_with_keys(unpack(memory.optimizer), lane))
+        state = _with_keys(unpack(memory.optimizer), lane)
+        return lane._replace(optimizer_state=state, memory=memory._replace(optimizer=()))  # no second copy
     return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
 
 
