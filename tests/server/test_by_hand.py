@@ -222,6 +222,8 @@ STEPS: dict[str, tuple[Server, Any, list[tuple[float, list[Update], float]]]] = 
     "delay_adaptive drop": adaptive("drop", 0.0),
     "delay_adaptive koloskova": adaptive("koloskova", 0.025, smoothness=2.5),
     "delay_adaptive koloskova, smooth": adaptive("koloskova", 0.1, smoothness=0.5),  # 1 / (8 L) > eta
+    # clients 0 and 2 share a buffer: (2 + 4) / 2
+    "basgd, mean": (server.basgd(1.0, aggregate=None), None, [(0, [u(0, 1.0), u(1, 4.0), u(2, 3.0)], 3.0)]),
     "fedfa": (
         server.fedfa(2),
         None,
