@@ -49,6 +49,7 @@ def cases() -> dict[str, tuple[Any, Any, Any]]:
         "fadas": (kinds.fadas(learning_rate=0.01), flying, some),
         "ca2fl": (kinds.ca2fl(), flying, some),
         "median": (kinds.fedbuff(aggregate=afl.aggregate.median()), flying, some),
+        "private": (kinds.fedbuff(aggregate=afl.aggregate.private_mean(0.05, 0.1)), flying, some),
         "scaffold": (kinds.fedbuff(), flying, corrected),
         "psurdg": (kinds.psurdg(0.1), afl.clock.bernoulli(0.4), whole),
         "quafl": (kinds.quafl(), afl.clock.interrupting(period=2.0, contacted=3, durations=times), some),
@@ -61,7 +62,8 @@ def runs(devices: int) -> dict[str, Any]:
     jax.config.update("jax_enable_x64", True)
     problem, found = quadratic(6), dict[str, Any]()
     for name, (server, clock, client) in cases().items():
-        sim = afl.Simulation(problem.data, problem.model, client, server, clock)
+        attack = afl.attack.alie(1.5, clients=0.3) if name == "fedavg, early" else None
+        sim = afl.Simulation(problem.data, problem.model, client, server, clock, attack=attack)
         how: dict[str, Any] = {"eval_every": 5, "observe": dict}
         alone, shared = sim.run(STEPS, **how), sim.run(STEPS, devices=devices, **how)
         found[name] = differing(shared, alone, tolerance=1e-12)

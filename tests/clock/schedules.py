@@ -15,7 +15,7 @@ import json
 import pathlib
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -29,17 +29,9 @@ OF_RUNS = ("client", "run", "run_id", "version", "reference", "local_steps", "ki
 OF_RUNS += ("started", "arrived")
 COLUMNS = PER_STEP + OF_RUNS
 TIMES = ("time", "started", "arrived")
-CHANGES = {
-    "waits": TIMES,  # seconds until a client works, in Python floats
-    "hours": TIMES,
-    "windows": TIMES,  # Poisson windows
-    "compass": TIMES,
-    "restarts": ("run_id", "version"),  # order of restarts, with dispatch="step", M_c = N and refused runs
-    "rounding": TIMES,  # sums of several products, which compilers round differently in blocks
-    "longest": TIMES,  # hangs in another order of starts; rounds of synchronous(replacement=True) that wait for padding
-}
-"""Reasons, and columns that may change: seconds by rounding, those of `FREE` by any amount."""
-FREE = ("restarts", "longest")
+ROUNDED = ("available", "availability", "suspension", "sessions", "'poisson'", "compass(", "mac_network(")
+ROUNDED += ("device_trace(megabytes", "split='population'")
+"""What a clock has in its text if the last digits of its seconds depend on the compiler or on Python's floats."""
 GROUPS = {"free_running": 80, "synchronous": 26, "sampled": 10, "bernoulli": 5, "interrupting": 8, "stale_rounds": 10,
           "semi_async": 8, "every_buffer": 7, "harmonic": 8, "ringleader": 8, "rounds_until_all": 6, "routed": 8,
           "compass": 10, "warm_up": 12}  # fmt: skip
@@ -48,14 +40,13 @@ CASES = 3
 
 @dataclasses.dataclass
 class Case:
-    """Arguments of `schedule`, and the reasons for which its seconds may change in the last digits."""
+    """Arguments of `schedule`."""
 
     clock: Any
     num_clients: int
     local_steps: Any
     server_steps: int
     seed: int
-    changes: tuple[str, ...]
 
     def schedule(self) -> Any:
         return c.schedule(self.clock, self.num_clients, self.local_steps, self.server_steps, self.seed)
@@ -129,7 +120,6 @@ DURATIONS: dict[str, Callable[[Random, int], Any]] = {
     "recorded": lambda d, n: c.recorded(table(d, n)),
     "recorded steps": lambda d, n: c.recorded(table(d, n) / 4, per="step"),
 }
-WAITING = ("available", "availability", "suspension", "sessions")
 NEVER = {"left sessions"}  # clients may be away for ever
 
 
@@ -275,29 +265,6 @@ def warm_up(fixed, free, clients, durations):
     return c.warm_up(inner, first=fixed.choice(["complete", "next", "all"]))
 
 
-def changes(clock: Any, num_clients: int) -> Iterator[str]:
-    """Yields the reasons for which columns of the schedule may change."""
-    inner = getattr(clock, "clock", clock)
-    lasting = repr(getattr(inner, "durations", ""))
-    if any(word in lasting for word in WAITING):
-        yield "waits"
-    if getattr(clock, "hours", None) is not None:
-        yield "hours"
-    if getattr(clock, "windows", "") == "poisson":
-        yield "windows"
-    if isinstance(clock, c.compass):
-        yield "compass"
-    if any(word in lasting for word in ("mac_network(", "device_trace(megabytes", "split='population'")):
-        yield "rounding"
-    at_step = isinstance(inner, c.free_running) and inner.dispatch == "step" and inner.concurrency == num_clients
-    discards = at_step and (inner.lost is not None or inner.max_staleness is not None)
-    if discards:
-        yield "restarts"
-    padded = isinstance(inner, c.synchronous) and inner.replacement
-    if (padded or discards) and "suspension" in lasting:  # of the longest run before, in the order of starts
-        yield "longest"
-
-
 def case(name: str) -> Case:
     """Returns the configuration of a name."""
     protocol, group, number = name.split("-")
@@ -317,7 +284,7 @@ def case(name: str) -> Case:
     server_steps = fixed.choice([60, 100, 150])
     clock = globals()[protocol](fixed, free, clients, DURATIONS[kind](free, clients))
     seed = free.randrange(4) if number == "1" else free.randrange(2**40)
-    return Case(clock, clients, local_steps, server_steps, seed, tuple(changes(clock, clients)))
+    return Case(clock, clients, local_steps, server_steps, seed)
 
 
 def columns(schedule: Any) -> dict[str, np.ndarray]:
@@ -342,7 +309,8 @@ def recorded(name: str) -> dict[str, Any]:
     made = case(name)
     found = columns(made.schedule())
     kept = {"columns": " ".join(digest(found[column]) for column in COLUMNS)}
-    return kept | ({"changes": made.changes, "seconds": {n: figures(found[n]) for n in TIMES}} if made.changes else {})
+    rounded = any(word in repr(made.clock) for word in ROUNDED)
+    return kept | ({"seconds": {n: figures(found[n]) for n in TIMES}} if rounded else {})
 
 
 def main(protocols: list[str]) -> None:

@@ -10,9 +10,7 @@ import pytest
 import jaxafl as afl
 from jaxafl import clock
 from jaxafl.clock import schedule as run_clock
-from tests.problems import START, observe_w, quadratic
-
-CLIENTS, STEPS = 5, 40
+from tests.problems import START, descent, observe_w, quadratic
 
 
 @pytest.mark.slow
@@ -44,7 +42,7 @@ def test_the_server_runs_the_chosen_steps_and_discounts_stale_members() -> None:
         durations=clock.uniform(0.1, 1, per="client") * clock.uniform(0.4, 1, per="step"), min_steps=2, max_steps=6
     )
     client = afl.Client(optax.sgd, learning_rate=rate, steps=3, batch_size=None)
-    sim = afl.Simulation(problem.data, problem.model, client, afl.server.fedcompass(), made)
+    sim = descent(client=client, server=afl.server.fedcompass(), clock=made)
     found = sim.schedule(20, seed=1)
     assert len(set(found.local_steps[found.mask])) > 1 and found.staleness.max() > 0
     xs = [np.asarray(START)]

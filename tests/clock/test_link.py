@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +12,13 @@ import pytest
 import jaxafl as afl
 from jaxafl import clock
 from jaxafl.clock import schedule as run_clock
-from tests.problems import quadratic
+from tests.problems import descent
 
 
 def simulation(durations: Any, upload: Any = None, **options: Any) -> afl.Simulation:
-    problem = quadratic()
     client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=None, upload=upload)
     made = clock.free_running(concurrency=6, durations=durations, **options)
-    return afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), made)
+    return descent(client=client, server=afl.server.fedasync(), clock=made)
 
 
 def test_transfers_are_of_the_bytes_that_are_sent() -> None:
@@ -37,13 +37,10 @@ def test_transfers_of_parts_are_of_the_bytes_that_runs_record() -> None:
     np.testing.assert_allclose(seconds, 3 + size / up[found.client[:, 0]] + size / 4)
     short = simulation(clock.link(2.0, down=4.0), afl.upload.top_k(count=1)).schedule(1)
     assert short.time[0] == pytest.approx(5 / 2 + size / 4)  # 34 bits up
-    assert simulation(clock.sessions(clock.link(2.0), clock.constant(1e9), off=clock.constant(1.0))).schedule(1).time[
-        0
-    ] == pytest.approx(size)
+    always = clock.sessions(clock.link(2.0), clock.constant(1e9), off=clock.constant(1.0))
+    assert simulation(always).schedule(1).time[0] == pytest.approx(size)
     inner = clock.warm_up(clock.free_running(concurrency=6, durations=clock.link(2.0)))
-    problem = quadratic()
-    parts = problem.data, problem.model, sim.client, afl.server.fedasync(), inner
-    assert afl.Simulation(*parts).schedule(1).time[0] == pytest.approx(size)
+    assert dataclasses.replace(sim, clock=inner).schedule(1).time[0] == pytest.approx(size)
 
 
 class Shared(NamedTuple):

@@ -12,6 +12,7 @@ import jaxafl as afl
 from jaxafl.clock import Draw, Duration, Run, constant, suspension, worked
 from jaxafl.clock import schedule as run_clock
 from jaxafl.options import UserError
+from tests.problems import classifier
 
 HOUR, DAY = 3600.0, 86400.0
 
@@ -39,9 +40,8 @@ def test_a_factor_may_depend_on_the_time_of_day() -> None:
 )
 def test_favano_does_not_take_some_value_for_all(durations: Duration, words: str) -> None:
     clock = afl.clock.interrupting(period=1.0, contacted=2, durations=durations)
-    data, client = afl.data.synthetic(1.0, 1.0, clients=4, max_size=20), afl.Client(steps=4, learning_rate=0.1)
     with pytest.raises(UserError, match=words):
-        afl.Simulation(data, afl.models.logistic(10), client, afl.server.favano(), clock).run(2)
+        classifier(server=afl.server.favano(), clock=clock).run(2)
 
 
 def test_a_duration_that_reads_an_unknown_field_raises() -> None:

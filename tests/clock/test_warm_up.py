@@ -11,6 +11,7 @@ import jaxafl as afl
 from jaxafl import clock
 from jaxafl.clock import Schedule
 from jaxafl.clock import schedule as run_clock
+from tests.problems import classifier
 from tests.variants import slow_but
 
 CLIENTS, STEPS = 6, 25
@@ -88,7 +89,5 @@ def test_local_steps_belong_to_the_runs() -> None:
 
 def test_ia2sgd_needs_all_clients_in_training() -> None:
     made = clock.warm_up(clock.free_running(concurrency=2, durations=clock.constant(1.0)))
-    data, model = afl.data.synthetic(1.0, 1.0, clients=4), afl.models.logistic(10)
-    sim = afl.Simulation(data, model, afl.Client(learning_rate=1.0, steps=1), afl.server.ia2sgd(), made)
     with pytest.raises(ValueError, match="all clients train all the time"):
-        sim.run(3)
+        classifier(server=afl.server.ia2sgd(), clock=made).run(3)

@@ -6,13 +6,12 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-import optax
 import pytest
 
 import jaxafl as afl
 from jaxafl import clock
 from jaxafl.clock import schedule as run_clock
-from tests.problems import quadratic
+from tests.problems import descent, quadratic
 from tests.problems_protocols import picks
 from tests.variants import slow_but
 
@@ -43,9 +42,7 @@ DRAWING: dict[str, tuple[Any, Any]] = {
 
 
 def clients_drawn(server: Any, made: Any) -> np.ndarray:
-    problem = quadratic()
-    client = afl.Client(optax.sgd, learning_rate=0.1, steps=1, batch_size=None)
-    return afl.Simulation(problem.data, problem.model, client, server, made).schedule(30).client
+    return descent(server=server, clock=made).schedule(30).client
 
 
 @pytest.mark.parametrize("name", slow_but(DRAWING, "synchronous"))

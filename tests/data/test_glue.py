@@ -132,7 +132,6 @@ def test_both_sets_are_padded_to_the_longest_example_of_either(vocabulary, tmp_p
     ("header", "rows"),
     [
         ("text\tlabel", ["good\t1"]),
-        ("sentence\tindex", ["good\t1"]),
         ("sentence\tlabel", ["good\t1", "bad\t2"]),
         ("sentence\tlabel", ["good\t1", "bad\tfilm\t0"]),
     ],

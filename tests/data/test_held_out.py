@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 import xarray as xr
 from hypothesis import given, settings
@@ -17,6 +16,7 @@ import jaxafl as afl
 from jaxafl.data import held_out
 from jaxafl.models.model import Batch
 from jaxafl.results.clients import standard_interval
+from tests.problems import descent
 
 CLIENTS = 5
 SIZES = (9, 1, 4, 12, 6)
@@ -76,9 +76,8 @@ def test_invalid_shares_to_hold_out_raise() -> None:
 
 
 def evaluated(data: afl.data.FederatedData, **how: Any) -> tuple[xr.Dataset, Any, afl.Simulation]:
-    client = afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=2)
-    clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 5))
-    sim = afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedbuff(0.5), clock)
+    client = afl.Client(learning_rate=0.01, steps=2, batch_size=2)
+    sim = descent(data=data, model=afl.models.logistic(3), client=client)
     return sim.run(6, eval_every=3, **how), sim.train(6, eval_every=3).params, sim
 
 

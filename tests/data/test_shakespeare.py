@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import pathlib
 from typing import Any
@@ -27,10 +26,7 @@ def decode(tokens: Any) -> str:
 
 def write(path: pathlib.Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(content.encode()))
-    else:
-        path.write_text(content, encoding="utf-8")
+    path.write_text(content, encoding="utf-8")
 
 
 def write_roles(folder: pathlib.Path, roles, name: str = "roles.jsonl") -> None:
@@ -143,13 +139,11 @@ def test_windows_of_leaf_are_read_by_a_conversion(tmp_path):
     [
         '{"play": "P", "role": "R"}',
         "[1, 2]",
-        '{"play": "P", ',
         "[" * 100_000,
         '{"play": "P", "role": "R", "lines": "text"}',
-        '{"play": "P", "role": "R", "lines": ["a", 1]}',
         '{"play": "Play", "role": "A", "lines": []}',
     ],
-    ids=range(7),
+    ids=range(5),
 )
 def test_damaged_lines_are_named(tmp_path, line):
     first = json.dumps({"play": "Play", "role": "A", "lines": ["a" * 2000]})
@@ -170,12 +164,10 @@ def test_damaged_windows_of_leaf_are_named(tmp_path, pair):
     ("options", "named"),
     [
         ({"clients": 4, "min_characters": 200}, "4 clients asked for"),
-        ({"clients": 0}, "clients"),
         ({"min_characters": 5000}, "roles with at least 5000 characters"),
         ({"min_characters": 89}, "min_characters"),
         ({"min_characters": 300, "test_fraction": 0.01}, "test_fraction"),
         ({"test_fraction": 0.0}, "test_fraction"),
-        ({"test_fraction": 1.0}, "test_fraction"),
         ({"test_samples": 0}, "test_samples"),
     ],
 )

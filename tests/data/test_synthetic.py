@@ -90,13 +90,9 @@ def test_sizes_are_lognormal_plus_fifty_with_a_tenth_for_testing():
     [
         ("alpha", -1.0, ValueError),
         ("alpha", "a", TypeError),
-        ("beta", float("nan"), ValueError),
         ("clients", 0, ValueError),
-        ("clients", 2.5, TypeError),
         ("clients", 2**31, ValueError),
         ("max_size", 1, ValueError),
-        ("max_test", None, TypeError),
-        ("seed", -1, ValueError),
         ("seed", 2**64, ValueError),
         ("lazy", "no", TypeError),
     ],

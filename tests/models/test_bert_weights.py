@@ -56,7 +56,6 @@ def test_a_checkpoint_without_a_pooler_gets_a_trained_one(tmp_path):
     [
         ({"model_type": "roberta"}, {}, "model_type.*'bert', got 'roberta'"),
         ({"position_embedding_type": "relative_key"}, {}, "position_embedding_type.*'relative_key'"),
-        ({"is_decoder": True}, {}, "is_decoder"),
         ({"hidden_act": "mish"}, {}, "hidden_act.*'mish'"),
         ({"num_attention_heads": 5}, {}, "cannot reshape"),
         ({"vocab_size": None}, {}, "vocab_size"),

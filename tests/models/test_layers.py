@@ -21,13 +21,9 @@ def reference_conv(x, kernel, strides, padding):
 # image (height, width, channels), kernel (height, width), features, strides, padding
 CONVOLUTIONS = {
     "few channels, even width": ((8, 10, 1), (5, 5), 4, (1, 1), "VALID"),
-    "few channels, one column": ((6, 5, 1), (5, 5), 2, (1, 1), "VALID"),
     "many channels": ((8, 8, 12), (5, 5), 6, (1, 1), "VALID"),
     "few channels, same": ((6, 6, 2), (3, 3), 5, (1, 1), "SAME"),
-    "even kernel, same": ((6, 7, 3), (2, 4), 5, (1, 1), "SAME"),
-    "strided, few channels": ((9, 8, 2), (3, 3), 3, (2, 2), "SAME"),
     "strided, many channels": ((9, 8, 16), (3, 3), 3, (2, 3), "SAME"),
-    "explicit padding, uneven": ((5, 6, 2), (3, 2), 3, (1, 1), ((0, 2), (1, 0))),
     "gradients from y, uneven padding": ((5, 6, 8), (3, 2), 3, (1, 1), ((0, 2), (1, 0))),
     "gradients from y, wide padding": ((5, 4, 8), (2, 2), 3, (1, 1), ((3, 2), (0, 4))),
     "one row": ((4, 6, 4), (1, 3), 3, (1, 1), "VALID"),

@@ -12,17 +12,13 @@ from tests import tiny_bert
 from tests.tiny_bert import batch_of, made, started, tokens
 
 
-@pytest.mark.parametrize(
-    ("r", "alpha"),
-    [pytest.param(1, 8.0, marks=pytest.mark.slow), pytest.param(3, 8.0, marks=pytest.mark.slow), (4, 1.0)],
-)
-def test_it_starts_at_zero_with_a_uniform_a(r, alpha):
+def test_it_starts_at_zero_with_a_uniform_a():
     x = jax.random.normal(jax.random.key(0), (5, 64))
-    params = LoRA(48, r, alpha).init(jax.random.key(1), x)
+    params = LoRA(48, 4, 1.0).init(jax.random.key(1), x)
     a, b = params["params"]["a"], params["params"]["b"]
-    assert a.shape == (64, r) and b.shape == (r, 48)
+    assert a.shape == (64, 4) and b.shape == (4, 48)
     np.testing.assert_array_equal(b, 0)
-    np.testing.assert_array_equal(LoRA(48, r, alpha).apply(params, x), jnp.zeros((5, 48)))
+    np.testing.assert_array_equal(LoRA(48, 4, 1.0).apply(params, x), jnp.zeros((5, 48)))
     bound = 1 / np.sqrt(64)
     assert np.abs(a).max() <= bound and np.abs(a).max() > 0.8 * bound
     assert np.std(a) == pytest.approx(bound / np.sqrt(3), rel=0.25)

@@ -83,14 +83,10 @@ def test_log_probabilities_and_gradients_are_those_of_pytorch(name):
 @pytest.mark.parametrize(("name", "norm"), [("resnet20", "group"), ("resnet18", "batch")])
 def test_residual_networks_are_those_of_pytorch_in_training_and_evaluation(name, norm):
     torch = pytest.importorskip("torch")
-    compare_resnet(torch, name, norm, width=4)
-
-
-def compare_resnet(torch, name, norm, width):
-    model = getattr(models, name)(norm=norm, width=width)
+    model = getattr(models, name)(norm=norm, width=4)
     batch = images((16, 16, 3), 3)
     params, state = arbitrary(model, batch)
-    reference = torch_networks.network(torch, name, norm, width)
+    reference = torch_networks.network(torch, name, norm)
     torch_networks.copy_weights(torch, reference, params, state)
 
     def both(params):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import subprocess
-import sys
 from typing import Any
 
 import jax
@@ -21,7 +19,7 @@ from jaxafl import aggregate
 from jaxafl.server.aggregate.robust import krum_scores
 from jaxafl.server.contract import Arrivals, Outcome
 from tests.oracle import aggregate as oracle
-from tests.problems import observe_w, quadratic
+from tests.problems import descent, observe_w
 
 PLACES = afl.clock.uniform(1, 3)
 STEPS = 8
@@ -203,11 +201,9 @@ def test_the_clip_norm_follows_its_quantile() -> None:
     assert np.std(shift) == pytest.approx(2 / 8, rel=0.2)
 
 
-def simulation(server: Any, clock: Any = None, attack: Any = None, **client: Any) -> afl.Simulation:
-    problem = quadratic()
-    client = {"learning_rate": 0.1, "steps": 2, "batch_size": 1} | client
+def simulation(server: Any, clock: Any = None) -> afl.Simulation:
     clock = clock or afl.clock.free_running(concurrency=6, buffer=5, durations=PLACES)
-    return afl.Simulation(problem.data, problem.model, afl.Client(**client), server, clock, attack=attack)
+    return descent(client=afl.Client(learning_rate=0.1, steps=2, batch_size=1), server=server, clock=clock)
 
 
 class seen(aggregate.median):
@@ -336,28 +332,3 @@ def test_one_clipped_update_moves_the_direction_by_its_share_of_the_noise(server
 
     largest = max(map(moved, range(4)))
     assert (largest > 0.25 + 1e-6) == (server.name != "fedbuff")
-
-
-ON_TWO_DEVICES = """
-import numpy as np
-from jaxafl.device import make_cpu_devices
-
-make_cpu_devices("2")
-import jaxafl as afl
-from tests.problems import observe_w
-from tests.server.test_aggregates import simulation
-
-private = afl.aggregate.private_mean(0.05, 0.1, quantile=0.5, count_noise=1.0)
-for aggregate, attack in (
-    (private, None), (afl.aggregate.krum(1), None), (None, afl.attack.alie(1.5, clients=0.3)),
-    (None, afl.attack.sign_flip(2.0, clients=0.3)),
-):
-    sim = simulation(afl.server.fedbuff(aggregate=aggregate), attack=attack)
-    one, two = (sim.run(8, seed=1, observe=observe_w, devices=number).observe_w for number in (1, 2))
-    np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-6)
-"""
-
-
-@pytest.mark.slow
-def test_devices_that_share_a_run_change_nothing() -> None:
-    subprocess.run([sys.executable, "-c", ON_TWO_DEVICES], check=True, timeout=300)

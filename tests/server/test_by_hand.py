@@ -222,6 +222,8 @@ STEPS: dict[str, tuple[Server, Any, list[tuple[float, list[Update], float]]]] = 
     "delay_adaptive drop": adaptive("drop", 0.0),
     "delay_adaptive koloskova": adaptive("koloskova", 0.025, smoothness=2.5),
     "delay_adaptive koloskova, smooth": adaptive("koloskova", 0.1, smoothness=0.5),  # 1 / (8 L) > eta
+    # clients 0 and 2 share a buffer: (2 + 4) / 2
+    "basgd, mean": (server.basgd(1.0, aggregate=None), None, [(0, [u(0, 1.0), u(1, 4.0), u(2, 3.0)], 3.0)]),
     "fedfa": (
         server.fedfa(2),
         None,
@@ -430,28 +432,41 @@ RUNS: dict[str, tuple[Server, Any, Any, tuple[float, ...], list[float], list[flo
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_runs(name: str) -> None:
-    made, protocol, client, centres, expected, times = RUNS[name]
+def centred(centres: Sequence[float]) -> Problem:
+    """Clients with f_i(w) = 1/2 (w - c_i)², and x_0 = 0."""
     points = np.array([[1.0, centre] for centre in centres])  # curvature and centre
     zeros = np.zeros(len(points), int)
     data = afl.data.from_arrays(points, zeros, np.arange(len(points)), x_test=points, y_test=zeros)
     model = afl.models.from_functions(lambda key, batch: {"w": jnp.zeros(1)}, quadratic_loss, "quadratic")
-    result = simulate(Problem(data, model, []), made, protocol, len(times), client)
+    return Problem(data, model, [])
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs(name: str) -> None:
+    made, protocol, client, centres, expected, times = RUNS[name]
+    result = simulate(centred(centres), made, protocol, len(times), client)
     np.testing.assert_allclose(result.observe_w.values[:, 0], expected, rtol=1e-5)
     np.testing.assert_allclose(result.time, times)
 
 
-def test_expectations_of_favano() -> None:
-    # p = 1/2, K = 3: steps of .5 s give 1/2 2 + 1/2 3, and one step always fits. Steps of 2 s fit g // 2 times: 1 of
-    # 1/4 + 1/8, 2 of 1/16 + 1/32, 3 of the rest of 1/32
-    protocol = clock.interrupting(period=1.0, contacted=1, durations=clock.constant(np.array([0.5, 2.0]), per="step"))
-    local = dataclasses.replace(HALF, steps=3)
-    found = {}
-    for reweight in ("deterministic", "stochastic"):
-        made, _ = server.favano(reweight).prepare(protocol, local, np.ones(2, int), 1)  # type: ignore[arg-type]
-        found[reweight] = np.asarray(made.table).tolist()
-    assert found == {"deterministic": pytest.approx([2.5, 0.65625]), "stochastic": pytest.approx([1.0, 0.5])}
+@pytest.mark.parametrize(
+    ("latency", "step", "expected", "positive"),
+    [
+        # p = 1/2, K = 3: 1/2 2 + 1/2 3, and one step always fits
+        (0.0, 0.5, 2.5, 1.0),
+        # g // 2 steps fit: 1 of 1/4 + 1/8, 2 of 1/16 + 1/32, 3 of the rest of 1/32
+        (0.0, 2.0, 0.65625, 0.5),
+        # 1/2 1 + 1/2 3; 1/2 0 + 1/4 2 + 1/4 3
+        (0.25, 0.5, 2.0, 1.0),
+        (0.75, 0.5, 1.25, 0.5),
+    ],
+)
+def test_expectations_of_favano(latency: float, step: float, expected: float, positive: float) -> None:
+    durations = clock.constant(latency) + clock.constant(step, per="step")
+    protocol = clock.interrupting(period=1.0, contacted=1, durations=durations)
+    for made, value in ((server.favano(), expected), (server.favano("stochastic"), positive)):
+        ready, _ = made.prepare(protocol, dataclasses.replace(HALF, steps=3), np.ones(2, int), 1)
+        assert np.asarray(ready.table).tolist() == pytest.approx([value, value])
 
 
 @pytest.mark.parametrize(("delay", "factor"), [("staleness", 2.0), ("seconds", 4.0)])

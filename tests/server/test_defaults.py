@@ -10,13 +10,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl import server
-
-DATA = afl.data.synthetic(1.0, 1.0, clients=4, max_size=20)
-CLIENT = afl.Client(learning_rate=0.1, steps=1)
-
-
-def sim(made: Any, clock: Any) -> afl.Simulation:
-    return afl.Simulation(DATA, afl.models.logistic(10), CLIENT, made, clock)
+from tests.problems import classifier
 
 
 def free(**options: Any) -> afl.clock.Clock:
@@ -35,9 +29,9 @@ def test_updates_are_discounted_by_their_age() -> None:
 def test_a_server_that_buffers_says_so_where_it_gets_single_arrivals(made: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(type(made), "name", f"{made.name}_here")  # a message appears once in a process
     with pytest.warns(UserWarning, match=rf"{made.name} .*buffer=M"):
-        sim(made, free()).check()
+        classifier(server=made, clock=free()).check()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        sim(made, free(buffer=2)).check()
-        sim(server.fedasync(), free()).check()
-        sim(made, afl.clock.synchronous(cohort=1)).check()
+        classifier(server=made, clock=free(buffer=2)).check()
+        classifier(server=server.fedasync(), clock=free()).check()
+        classifier(server=made, clock=afl.clock.synchronous(cohort=1)).check()

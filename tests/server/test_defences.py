@@ -15,7 +15,7 @@ from jaxafl import correction
 from jaxafl.device.keys import Purpose, drawing_key, jax_key, per_run, per_step, purpose_key, seed_key
 from jaxafl.engine.evaluate import _SAMPLES
 from jaxafl.server.algorithms.mu2 import weighted_geometric_median, weighted_median
-from tests.problems import START, drawn, observe_w, quadratic
+from tests.problems import START, descent, drawn, observe_w, quadratic
 
 STEPS, SEED, BATCH = 20, 3, 2
 TIMES = afl.clock.uniform(1, 3)
@@ -203,8 +203,7 @@ def test_mu2_is_its_algorithm(name: str) -> None:
     server, beta, batch_size = MU2[name]
     part = correction.storm(beta)
     forged = afl.attack.sign_flip(4.0, clients=[2])
-    problem = quadratic()
-    sim = afl.Simulation(problem.data, problem.model, client_of(part, batch_size), server, CLOCK, attack=forged)
+    sim = descent(client=client_of(part, batch_size), server=server, clock=CLOCK, attack=forged)
     schedule = sim.schedule(STEPS, seed=SEED)
     with jax.enable_x64(True):
         found = sim.run(STEPS, seed=SEED, observe=observe_w, lanes=4)
@@ -216,9 +215,9 @@ def test_mu2_is_its_algorithm(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_local_momentum_is_its_formula(rate: float) -> None:
-    part, problem = correction.local_momentum(0.7), quadratic()
+    part = correction.local_momentum(0.7)
     server = afl.server.asysg(0.2) if rate == 1 else afl.server.fedbuff(0.2, "none")
-    sim = afl.Simulation(problem.data, problem.model, client_of(part, BATCH, rate), server, CLOCK)
+    sim = descent(client=client_of(part, BATCH, rate), server=server, clock=CLOCK)
     schedule, models = sim.schedule(STEPS, seed=SEED), [np.array(START)]
     with jax.enable_x64(True):
         found = sim.run(STEPS, seed=SEED, observe=observe_w).observe_w.values
@@ -228,17 +227,14 @@ def test_local_momentum_is_its_formula(rate: float) -> None:
 
 
 def test_momenta_and_mu2_say_what_they_need() -> None:
-    problem = quadratic()
-
-    def check(client: afl.Client, server: Any) -> None:
-        afl.Simulation(problem.data, problem.model, client, server, CLOCK).check()
-
-    with pytest.raises(ValueError, match=r"mu2 takes recursive momenta, not correction=None.*storm\(0.25\)"):
-        check(client_of(None), afl.server.mu2())
-    with pytest.raises(ValueError, match=r"mu2 takes one gradient"):
-        check(client_of(correction.storm(), rate=0.5), afl.server.mu2())
+    cases: list[tuple[str, Any, afl.Client]] = [
+        ("mu2", afl.server.mu2(), client_of(None)),
+        ("mu2", afl.server.mu2(), client_of(correction.storm(), rate=0.5)),
+    ]
     for part in (correction.storm(), correction.local_momentum()):
-        with pytest.raises(ValueError, match=f"{part.name}: the client's runs have several local steps"):
-            check(dataclasses.replace(client_of(part), steps=2), afl.server.fedbuff(staleness="none"))
-        with pytest.raises(ValueError, match=f"{part.name}: the client's optimiser is sgd with momentum"):
-            check(afl.Client(learning_rate=1.0, momentum=0.5, steps=1, correction=part), afl.server.fedbuff())
+        cases.append((part.name, afl.server.fedbuff(), dataclasses.replace(client_of(part), steps=2)))
+        moving = afl.Client(learning_rate=1.0, momentum=0.5, steps=1, correction=part)
+        cases.append((part.name, afl.server.fedbuff(), moving))
+    for named, server, client in cases:
+        with pytest.raises(ValueError, match=named):
+            descent(client=client, server=server, clock=CLOCK).check()

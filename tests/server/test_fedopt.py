@@ -15,7 +15,7 @@ from jaxafl import server
 from jaxafl.clock import bernoulli, free_running, uniform
 from jaxafl.options import UserError
 from tests.oracle.server import FedBuff, StepInfo
-from tests.problems import GD, assert_same, quadratic, record, reference, simulate
+from tests.problems import assert_same, descent, quadratic, record, reference, simulate
 
 STEPS = 12
 
@@ -81,9 +81,8 @@ def test_with_sgd_it_is_fedbuff(mine: Any, same: Any) -> None:
     ],
 )
 def test_invalid_options_raise(make: Any, option: str) -> None:
-    of = quadratic()
     with pytest.raises((ValueError, TypeError), match=option):
-        afl.Simulation(of.data, of.model, GD, make(), bernoulli(0.4, 0.7)).check()
+        descent(server=make()).check()
 
 
 @pytest.mark.slow

@@ -112,17 +112,6 @@ def test_which_server_runs_on_which_clock(name: str, clock: str) -> None:
     assert any(other.split(",")[0] in message for other, servers in TABLE.items() if name in servers)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SERVERS)
-def test_runs_are_finite_and_repeatable(name: str) -> None:
-    built = simulation(name, next(CLOCKS[clock] for clock, servers in TABLE.items() if name in servers))
-    first, again = (built.run(20, eval_every=20, seed=1) for _ in range(2))
-    assert first.attrs["failed_step"] == -1 and again.attrs["compile_seconds"] == 0
-    np.testing.assert_array_equal(first.loss, again.loss)
-    assert np.isfinite(first.loss).all() and np.isfinite(first.time).all()
-    assert np.isfinite(first.delta_norm.values[first.client_id.values >= 0]).all()
-
-
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_names_the_clocks_that_it_fits(name: str) -> None:
     expected = {clock.split(",")[0] for clock, servers in TABLE.items() if name in servers}
@@ -152,10 +141,7 @@ AT_STEPS = free_running(concurrency=CLIENTS, dispatch="step", durations=constant
 CLIENTS_REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("asysg", "free_running, buffer", {"steps": 2}, "one gradient"),
     ("asysg", "free_running, buffer", {"learning_rate": 0.1}, r"learning_rate=1\.0"),
-    *(
-        ("asysg", "free_running, buffer", one, "one gradient")
-        for one in (MOMENTUM, ADAM, PROXIMAL, {"rate_decay_per_run": 0.9})
-    ),
+    *(("asysg", "free_running, buffer", one, "one gradient") for one in (MOMENTUM, ADAM, {"rate_decay_per_run": 0.9})),
     ("audg", "bernoulli", {"steps": None, "epochs": 1, "rate_schedule": server.afl_rate(0.1)}, "one gradient"),
     ("audg", "bernoulli", {"batch_size": 2}, "full gradients"),
     ("psurdg", "bernoulli", {"batch_size": 2}, "full gradients"),
@@ -184,18 +170,12 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (server.aced(max_age=-1), "free_running", "max_age"),
     (server.fedstale(), "bernoulli", "participation"),
     (server.fedstale(participation=0.5, estimate=True), "synchronous", "participation"),
-    *(
-        (server.fedstale(), synchronous(cohort=3, durations=constant(1), **how), "participation")
-        for how in ({"replacement": True}, {"lost": 0.5}, {"select": "samples"})
-    ),
+    (server.fedstale(), synchronous(cohort=3, durations=constant(1), lost=0.5), "participation"),
     (server.fedstale(), warm_up(CLOCKS["synchronous"]), "participation"),
     (server.fedstale(participation=np.full(4, 0.5)), "synchronous", "participation"),
     (server.fedstale(memory=1.5), "synchronous", "memory"),
-    (server.port(staleness_bound=0), "free_running, buffer", "staleness_bound"),
     (server.defedavg_iid(), free_running(concurrency=4, buffer=2, durations=constant(1)), "concurrency"),
     (server.fedadam(eps=0.0), "synchronous", "eps"),
-    (server.fedyogi(b2=1.0), "synchronous", "b2"),
-    (server.fedadagrad(-0.1), "synchronous", "learning_rate"),
     (server.fedams(max_init=-1), "synchronous", "max_init"),
     (server.fedams(bias_correction="some"), "synchronous", "bias_correction"),
     (server.ca2fl(float("nan")), "synchronous", "learning_rate"),

@@ -12,14 +12,13 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.server import Needs, OptaxServer, Outcome, Server, mean_delta
+from tests.problems import classifier
 
-DATA = afl.data.synthetic(1, 1, clients=4, max_size=20)
 CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
-CLIENT = afl.Client(steps=1, batch_size=4, learning_rate=0.1)
 
 
 def ran(server: Any, steps: int = 2) -> Any:
-    return afl.Simulation(DATA, afl.models.logistic(10), CLIENT, server, CLOCK).run(steps)
+    return classifier(server=server, clock=CLOCK).run(steps)
 
 
 def run(update: Any, needed: Needs | None = None) -> Any:

@@ -18,7 +18,7 @@ from jaxafl.clock import free_running, uniform
 from jaxafl.options import Number, number
 from jaxafl.server import Outcome, Server, mean_delta
 from tests.oracle import server as oracle
-from tests.problems import GD, assert_same, quadratic, record, reference, simulate
+from tests.problems import assert_same, descent, quadratic, record, reference, simulate
 from tests.server.test_conformance import GRADIENT, ORACLE_GRADIENT, SAMPLES, ticks
 from tests.server.test_conformance import STEPS as TICKS
 from tests.variants import slow_but
@@ -59,11 +59,6 @@ FREE: dict[str, tuple[Server, Callable[[], PerStep], int]] = {
         2,
     ),
     "fedopt": (server.fedopt(optax.sgd, decay, "none"), lambda: PerStep(oracle.FedBuff(eta=1)), 2),
-    "ca2fl": (
-        server.ca2fl(decay),
-        lambda: PerStep(oracle.CA2FL(eta=1, num_clients=6, dim=3)),
-        3,
-    ),
     "fadas": (
         server.fadas(decay, delay_scaling="eq77", tau_c=1),
         lambda: PerStep(oracle.FADAS(eta=1, delay_scaling="eq77", tau_c=1)),
@@ -104,23 +99,19 @@ def test_an_online_clock_advances_the_schedule() -> None:
     mine = server.asyncfeded(DECAY, eps=1.0)
     result = simulate(quadratic(), mine, clock, STEPS, client)
     np.testing.assert_allclose(result.server_rate * (result.gamma + 1), 0.8 * 0.9 ** np.arange(STEPS), rtol=1e-5)
-    sim = afl.Simulation(quadratic().data, quadratic().model, client, mine, clock)
+    sim = descent(client=client, server=mine, clock=clock)
     ((_, records),) = sim.iterate(STEPS, every=STEPS)
     np.testing.assert_allclose(records["server_rate"], result.server_rate, rtol=1e-5)
-
-
-def simulation(rate: Any = DECAY) -> afl.Simulation:
-    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
-    return afl.Simulation(quadratic().data, quadratic().model, GD, server.fedbuff(rate), clock)
 
 
 @pytest.mark.slow
 def test_a_sweep_has_schedules_and_numbers_on_one_axis() -> None:
     axis = [0.5, DECAY, optax.constant_schedule(0.5)]
-    swept = afl.sweep(simulation(), {"server.learning_rate": axis, "seed": [0, 1]}, 4, eval_every=4)
+    sim = descent(server=server.fedbuff(DECAY))
+    swept = afl.sweep(sim, {"server.learning_rate": axis, "seed": [0, 1]}, 4, eval_every=4)
     assert swept["server.learning_rate"].values.tolist() == ["0.5", "schedule", "<lambda>"]
     np.testing.assert_array_equal(swept.loss[0], swept.loss[2])
-    single = simulation().run(4, eval_every=4, seed=1)
+    single = sim.run(4, eval_every=4, seed=1)
     np.testing.assert_array_equal(swept.isel({"server.learning_rate": 1}).loss[1], single.loss)
     np.testing.assert_allclose(single.server_rate, 0.8 * 0.9 ** np.arange(4), rtol=1e-6)
 
@@ -145,8 +136,7 @@ def test_a_servers_own_numbers_may_be_schedules_too() -> None:
             new = jax.tree.map(lambda x, d: (1 - self.shrink) * x + self.learning_rate * d, params, step)
             return Outcome(new, state, {"shrink": jnp.asarray(self.shrink)})
 
-    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
-    result = simulate(quadratic(), shrinking(DECAY, shrink=lambda t: 0.01 * t), clock, 3)
+    result = descent(server=shrinking(DECAY, shrink=lambda t: 0.01 * t)).run(3)
     np.testing.assert_allclose(result.shrink, [0, 0.01, 0.02], rtol=1e-6)
     np.testing.assert_allclose(result.server_rate, [0.8, 0.72, 0.648], rtol=1e-6)
 
@@ -164,6 +154,5 @@ def test_a_servers_own_numbers_may_be_schedules_too() -> None:
     ],
 )
 def test_invalid_schedules_raise_before_anything_runs(mine: Server) -> None:
-    clock = free_running(concurrency=4, buffer=2, durations=uniform(1, 5))
     with pytest.raises((ValueError, TypeError), match=rf"{mine.name}.*(learning_rate|optimiser)"):
-        afl.Simulation(quadratic().data, quadratic().model, GD, mine, clock).check()
+        descent(server=mine).check()

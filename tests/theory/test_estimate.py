@@ -6,20 +6,18 @@ from typing import Any
 
 import flax.linen as nn
 import numpy as np
-import optax
 import pytest
 
 import jaxafl as afl
 from jaxafl import theory
 from jaxafl.options import UserError
+from tests.problems import descent, points
 from tests.test_frozen import FROZEN
 
-_CLOCK = afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.uniform(1, 5))
 
-
-def simulation(problem: theory.Quadratic, client: Any = None, server: Any = None, clock: Any = None) -> afl.Simulation:
-    client = client or afl.Client(learning_rate=0.1, steps=2, batch_size=2)
-    return afl.Simulation(problem.data, problem.model, client, server or afl.server.fedbuff(), clock or _CLOCK)
+def simulation(problem: theory.Quadratic, rate: float = 0.1) -> afl.Simulation:
+    client = afl.Client(learning_rate=rate, steps=2, batch_size=2)
+    return descent(data=problem.data, model=problem.model, client=client)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +51,7 @@ def test_the_constants_of_a_quadratic_are_found(problem) -> None:
     again = theory.estimate(sim.train(12, seed=3, eval_every=int(result.attrs["eval_every"])), sim, run_seed=3)
     assert again.identical(found)
     with pytest.raises(UserError, match="the result is not of this simulation"):
-        theory.estimate(result, simulation(problem, afl.Client(learning_rate=0.2, steps=2, batch_size=2)))
+        theory.estimate(result, simulation(problem, 0.2))
     with pytest.raises(UserError, match="samples must be at least 1"):
         theory.estimate(result, sim, samples=0)
 
@@ -81,9 +79,7 @@ class Normalised(nn.Module):
 @pytest.mark.parametrize("model", [FROZEN, afl.models.from_linen(Normalised())], ids=["frozen", "statistics"])
 def test_any_model_can_be_measured(model) -> None:
     """With frozen arrays and with non-trainable state; softmax scores have a flat direction, so there is no μ."""
-    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
-    client = afl.Client(optax.sgd, learning_rate=0.01, steps=2, batch_size=4)
-    sim = afl.Simulation(data, model, client, afl.server.fedbuff(), _CLOCK)
+    sim = descent(data=points(), model=model, client=afl.Client(learning_rate=0.01, steps=2, batch_size=4))
     found = theory.estimate(sim.run(6), sim, samples=20, iterations=30, optimum_steps=20)
     assert np.isnan(found["strong_convexity"]) and np.isnan(found["optimum_spread"])
     for name in ("smoothness", "local_variance", "global_variance", "gradient_bound", "gap", "distance"):

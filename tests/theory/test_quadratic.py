@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import jaxafl as afl
 from jaxafl.theory import quadratic
+from tests.problems import descent
 
 
 @settings(max_examples=20, deadline=None)
@@ -66,10 +67,8 @@ def test_losses_and_gradients_of_data_and_model_are_those_of_the_formula() -> No
         assert losses({"w": w}).mean() == pytest.approx(problem.losses(w)[client], rel=1e-4)
         np.testing.assert_allclose(rows.mean(axis=0), problem.gradients(w)[client], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(np.linalg.norm(rows - rows.mean(axis=0), axis=1), 0.8, rtol=1e-4)
-    run = afl.Simulation(
-        data, problem.model, afl.Client(learning_rate=0.1, steps=1, batch_size=1), afl.server.fedbuff(),
-        afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 5)),
-    ).run(5, diagnostics="gradient_norm", observe=lambda params: params)  # fmt: skip
+    sim = descent(data=data, model=problem.model, clock=afl.clock.synchronous())
+    run = sim.run(5, diagnostics="gradient_norm", observe=lambda params: params)
     models = run.observe_w.values
     np.testing.assert_allclose(models[0], problem.start, rtol=1e-6)
     np.testing.assert_allclose(

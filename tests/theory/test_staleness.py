@@ -7,6 +7,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.theory import staleness
+from tests.problems import descent
 
 
 def ages(upload: float, download: float, ticks: int) -> tuple[np.ndarray, np.ndarray]:
@@ -58,9 +59,6 @@ def test_a_schedule_by_hand_and_its_units() -> None:
 @pytest.mark.slow
 def test_a_result_has_the_moments_of_its_schedule() -> None:
     problem = afl.theory.quadratic(4, 2, samples=2)
-    sim = afl.Simulation(
-        problem.data, problem.model, afl.Client(learning_rate=0.1, steps=1, batch_size=1), afl.server.fedbuff(),
-        afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 5)),
-    )  # fmt: skip
+    sim = descent(data=problem.data, model=problem.model)
     found, expected = staleness.of_schedule(sim.run(20, seed=3)), staleness.of_schedule(sim.schedule(20, seed=3))
     assert found.equals(expected)

@@ -9,14 +9,7 @@ import numpy as np
 import pytest
 
 from jaxafl.options import UserError
-from jaxafl.theory import (
-    Quadratic,
-    defedavg,
-    evaluate,
-    quadratic,
-    speed_up,
-    steps_to,
-)
+from jaxafl.theory import Quadratic, defedavg, evaluate, quadratic, speed_up, steps_to
 from tests.theory.cases import CASES
 
 _STEPS, _SIZES = 8192, [1, 2, 4, 8]
