@@ -24,6 +24,7 @@ from tests.oracle import simulate as oracle_simulate
 from tests.oracle.client import LocalTraining as OracleTraining
 from tests.oracle.client import Quadratic
 from tests.oracle.clock import ServerStep, steps_of
+from tests.problems_protocols import durations
 
 START = (0.5, -1.0, 2.0)
 """x_0 of every problem."""
@@ -148,14 +149,7 @@ def record(seed: int, num_clients: int, server_steps: int, kind: str = "real", *
     """
     rng = np.random.default_rng(seed)
     runs = 2 * options.get("buffer", 1) * server_steps + 2 * num_clients
-    durations = (
-        rng.integers(1, 4, (num_clients, runs)).astype(float)
-        if kind == "ties"
-        else rng.uniform(1, 5, (num_clients, runs))
-    )
-    if kind == "late":
-        durations[0] = 20 + np.arange(runs)
-    return Recorded(durations, options)
+    return Recorded(durations(rng, num_clients, runs, kind), options)
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""What is sent: layers that the model or the optimiser freezes are not."""
+"""What is sent: layers that the model freezes are not."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import numpy as np
 import optax
 import pytest
 from flax import linen as nn
-from flax import nnx
 from flax.traverse_util import flatten_dict
 
 import jaxafl as afl
 from tests.problems import classifier
 
 HEAD = 4 * (16 * 10 + 10)
-WHOLE = HEAD + 4 * (60 * 16 + 16)
 
 
 class Net(nn.Module):
@@ -25,38 +23,13 @@ class Net(nn.Module):
         return nn.Dense(10, name="head")(nn.relu(nn.Dense(16, name="encoder")(x)))
 
 
-class NNXNet(nnx.Module):
-    def __init__(self, rngs: Any) -> None:
-        self.encoder, self.head = nnx.Linear(60, 16, rngs=rngs), nnx.Linear(16, 10, rngs=rngs)
-
-    def __call__(self, x: Any) -> Any:
-        return self.head(nnx.relu(self.encoder(x)))
-
-
-def of_encoder(params: Any) -> Any:
-    return {name: jax.tree.map(lambda _, name=name: name == "encoder", below) for name, below in params.items()}
-
-
-def partition(learning_rate: Any) -> Any:
-    labels = lambda params: jax.tree.map(lambda frozen: "still" if frozen else "moves", of_encoder(params))  # noqa: E731
-    return optax.partition({"moves": optax.adam(learning_rate), "still": optax.set_to_zero()}, labels)
-
-
-def simulation(model: Any, optimizer: Any = optax.sgd) -> afl.Simulation:
+def simulation(model: Any) -> afl.Simulation:
     return classifier(
         model=model,
-        client=afl.Client(optimizer, learning_rate=0.05, steps=3, batch_size=4),
+        client=afl.Client(learning_rate=0.05, steps=3, batch_size=4),
         server=afl.server.fedopt(optax.adamw, 0.1, weight_decay=0.1),  # would change frozen parameters
         clock=afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 5)),
     )
-
-
-@pytest.mark.slow
-def test_layers_that_an_optimiser_freezes_are_sent_as_others_are() -> None:
-    """A model declares what is not sent, by `frozen`."""
-    result = simulation(afl.models.from_linen(Net()), partition).run(4, eval_every=4)
-    assert set(result.bytes_up.values) == {2 * WHOLE}
-    assert result.bytes_down[0] == 2 * result.bytes_up[0]  # three runs begin at first, one more for each that ends
 
 
 def functions() -> tuple[Any, Any]:
@@ -71,17 +44,10 @@ def functions() -> tuple[Any, Any]:
     return init, loss
 
 
-ADAPTERS = {
-    "linen": lambda frozen: afl.models.from_linen(Net(), frozen=frozen),
-    "nnx": lambda frozen: afl.models.from_nnx(NNXNet, frozen=frozen),
-    "functions": lambda frozen: afl.models.from_functions(*functions(), frozen=frozen),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("adapter", ADAPTERS)
-def test_all_adapters_freeze_by_path(adapter: str) -> None:
-    trained = simulation(ADAPTERS[adapter](lambda path: path.startswith("encoder/"))).train(4, eval_every=4)
+def test_models_of_functions_freeze_by_path() -> None:
+    model = afl.models.from_functions(*functions(), frozen=lambda path: path.startswith("encoder/"))
+    trained = simulation(model).train(4, eval_every=4)
     assert sum(leaf.size for leaf in jax.tree.leaves(trained.params)) * 4 == HEAD
 
 

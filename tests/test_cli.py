@@ -31,21 +31,14 @@ FREE = ["--server", "fedasync", "--clock.concurrency", "3", "--server-steps", "6
 USUAL = "Client(learning_rate=0.05, steps=10)"
 TEN = "free_running(concurrency=10, durations=uniform(low=1, high=5)"
 COMMANDS = {  # command -> local training, server, clock and axes
-    "run --server fedbuff --clock.buffer 1": f"{USUAL} fedbuff() {TEN})",
     "run --server fedbuff --clock.period 2.0": f"{USUAL} fedbuff() {TEN}, buffer=None, period=2.0)",
     "run --server fedbuff --clock.rate 2": f"{USUAL} fedbuff() free_running(durations=uniform(low=1, high=5), "
     "buffer=10, rate=2)",
     "run --server fadas --data.clients 4 --server.delay-scaling eq4": f"{USUAL} fadas(delay_scaling='eq4') "
     "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=4)",
-    "run --server fedprox --client.proximal 0.2": "Client(learning_rate=0.05, steps=10, proximal=0.2) fedavg() "
-    "synchronous()",
     "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
-    "run --server psurdg --clock.upload 0.5": "Client(learning_rate=1.0, steps=1, batch_size=None) psurdg() "
-    "bernoulli(upload=0.5)",
     "run --server fedbuff --server.staleness none --client.batch_size=null": "Client(learning_rate=0.05, "
     f"steps=10, batch_size=None) fedbuff(staleness='none') {TEN}, buffer=10)",
-    "run --client.optimizer adam --client.b1 0.8 --client.epochs 2 --client.learning_rate 1e-3": "Client(optimizer="
-    "adam, learning_rate=0.001, b1=0.8, epochs=2) fedavg() synchronous()",
     "run --data.clients 3 --client.optimizer adamw --client.weight-decay 0.5 --client.steps [1,2,3]": "Client("
     "optimizer=adamw, weight_decay=0.5, learning_rate=0.05, steps=(1, 2, 3)) fedavg() synchronous()",
     'run --client.upload "chain(clip_by_global_norm(1.0), few=top_k(share=0.01))" --client.correction "feddyn(0.1)"': ""
@@ -200,25 +193,15 @@ def test_a_number_per_client_comes_from_a_file(tmp_path: pathlib.Path, monkeypat
         assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-FILE = """
-import jaxafl as afl
-
-problem = afl.theory.quadratic(clients=4)
-client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
-clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
-simulation = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
-"""
-
-
 def test_a_file_gives_the_simulation_that_a_shell_cannot_say(tmp_path, monkeypatch, capsys, calls):
     monkeypatch.setattr(sys, "path", [*sys.path])
     file = tmp_path / "experiment_of_mine.py"
-    file.write_text(FILE)
+    file.write_text("from tests.problems import classifier\n\nsimulation = classifier()\n")
     assert main(["run", str(file), "--seed", "3", "--server-steps", "7"]) == 130
-    assert main(["sweep", str(file), "--axis", "server.alpha=0.2,0.5", "--axis", "seed=0:2"]) == 130
+    assert main(["sweep", str(file), "--axis", "server.learning_rate=0.2,0.5", "--axis", "seed=0:2"]) == 130
     (run, _, how), (swept, axes, _) = calls
-    assert (how["seed"], how["server_steps"]) == (3, 7) and run.server == swept.server == afl.server.fedasync()
-    assert axes == ({"server.alpha": [0.2, 0.5], "seed": [0, 1]},)
+    assert (how["seed"], how["server_steps"]) == (3, 7) and run.server == swept.server == afl.server.fedbuff()
+    assert axes == ({"server.learning_rate": [0.2, 0.5], "seed": [0, 1]},)
     assert main(["run", str(file), "--server", "fedavg"]) == 2
     assert "Unrecognized options: --server" in capsys.readouterr().err
     (tmp_path / "nothing_of_mine.py").write_text("simulation = 3")
@@ -261,35 +244,24 @@ BAD = [  # command line, and what stands in the message
     (f"run {DATA} --clock.durations unifrom(1,5)", "did you mean 'uniform'?"),
     (f"run {DATA} --client.learning-rate abc", "'abc' is not a number"),
     (f"run {DATA} --partition iid", "leave --partition"),
-    (f"run {DATA} --partition-seed 1", "leave --partition and options that begin with it out"),
     (f"run {DATA} --sever-steps 3", "--server-steps {None}|INT"),
     (f"run {DATA} --clock.buffer 3", "Unrecognized options: --clock.buffer, 3"),
-    (f"run {DATA} --axis seed=0:2", "Unrecognized options: --axis"),
     ("run --server audg", "--clock.upload FLOAT"),
     (f"run {DATA} --until time=5,time=9", "each name once"),
     (f"run {DATA} --server absent_module:halved", "No module named 'absent_module'"),
     (f"sweep {DATA}", "at least one axis"),
     (f"sweep {DATA} --axis server.learning_rate=1,-1", "must be >= 0, got -1"),
     (f"sweep {DATA} --axis server.bogus=1", "--server.bogus"),
-    (f"sweep {DATA} --axis server.mu=1,2", "--server.mu"),
-    (f"sweep {DATA} --axis seed=1,x", "'x' is not a number"),
     (f"sweep {DATA} --axis seed=0:2 --seed 7", "beside --seed"),
-    (f"sweep {DATA} --axis clock.durations=1,2 --clock.durations 7", "beside --clock.durations"),
     (f"sweep {DATA} --axis client.batch-size=8 --client.batch_size=7", "beside --client.batch-size"),
     (f"sweep {DATA} --axis client.learning_rate=1/3,0.1", "'1/3' is not a number"),
     *((f"sweep {DATA} --axis {axis}", "--axis") for axis in ("seed", "seed=", "=1", "seed=3:3", "seed=1,,2")),
     (f"sweep {DATA} --axis seed=0:2 --workers 2 --dask x --folder x", "give one of them"),
     (f"compare {DATA}", "compare needs methods: write --method NAME="),
-    (f"compare {DATA} --method 'A=--server fedbuff' --output x.nc", "Unrecognized options: --output"),
     (f"compare {DATA} --method 'A=--server fedbuff --until time=9'", "--until is one for all methods"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --metric foo", "there is no metric 'foo'"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --targets a,b", "could not convert"),
-    (f"compare {DATA} --method 'A=--server fedbuff' --targets 1.5", "must be >= 0, <= 1, got 1.5"),
     (f"tune {DATA} --axis client.learning_rate=0.1,0.2", "neither trained on nor tested on"),
-    (f"tune {DATA} --validation 0.2", "at least one axis"),
     ("plot absent.nc --output result.png", "No such file or directory: 'absent.nc'"),
     ("plot --output result.png", "there is no result to show: name a file"),
-    ("plot a.nc", "--output IMAGE"),
     ("resume .", "is not the --folder of a command"),
     ("quickstart --budget 7", "positive multiple of 100"),
 ]
@@ -371,7 +343,7 @@ def test_every_command_has_help(command, capsys):
     assert f"• {command} " in shown and max(map(len, shown.splitlines()[1:])) <= 80
 
 
-@pytest.mark.parametrize("name", sorted(offered("clocks")))
+@pytest.mark.parametrize("name", ["free_running", "bernoulli"])
 def test_help_shows_the_options_of_the_parts_that_are_named(name, capsys):
     assert main(["run", "--clock", name, "--help"]) == 0
     shown = capsys.readouterr().out

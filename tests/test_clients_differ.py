@@ -20,8 +20,8 @@ from jaxafl.device.keys import per_run
 from jaxafl.options import UserError
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
-from tests.problems import assert_same, descent, drawn, quadratic, record, reference, simulate
-from tests.test_client import SEED, SIZES, STEPS, batch_key, cut, shuffle
+from tests.problems import assert_same, descent, quadratic, record, reference, simulate
+from tests.test_client import SEED, SIZES, STEPS, batch_key, cut, drawn_batches, shuffle
 from tests.test_client import check as client_check
 
 RATES = [0.2, 0.05, 0.1, 0.3, 0.15, 0.25]
@@ -32,6 +32,7 @@ NUMBERS = {
 }
 BATCHES = [3, 2, 5, 1, 4, 8]
 EPOCHS = [2, 3, 1, 2, 4, 1]
+own_batches = drawn_batches(BATCHES)
 
 
 def check(client: afl.Client, training: list[LocalTraining], batches: Any = None, **options: Any) -> Any:
@@ -55,13 +56,6 @@ def test_every_number_may_be_one_per_client() -> None:
         for one in range(6)
     ]
     check(client, training)
-
-
-def own_batches(client: int, run: int, local_steps: int) -> list[list[int]]:
-    """The indices that a run draws with replacement, as many as the client's batches have."""
-    key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
-    count = jnp.int32(SIZES[client])
-    return [np.asarray(drawn(key, jnp.int32(k), BATCHES[client], count)).tolist() for k in range(local_steps)]
 
 
 @pytest.mark.slow
@@ -183,17 +177,6 @@ def test_a_reply_changes_the_steps_of_clients_that_differ() -> None:
         np.testing.assert_allclose(versions[step + 1], expected, rtol=1e-5, atol=1e-6)
 
 
-def counting(learning_rate: float, width: int = 2, scale: float = 1.0) -> optax.GradientTransformation:
-    """An optimiser whose `width` is a shape."""
-    del scale
-    pad = optax.stateless(lambda updates, _: jax.tree.map(lambda u: u + 0 * jnp.ones(width).sum(), updates))
-    return optax.chain(optax.sgd(learning_rate), pad)
-
-
-def test_a_length_stays_static_beside_an_array() -> None:
-    assert afl.Client(counting, learning_rate=RATES, width=3, scale=[1.0] * 6, steps=1).switches == (("width", 3),)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -201,8 +184,6 @@ def test_a_length_stays_static_beside_an_array() -> None:
         ({"learning_rate": [RATES]}, "learning_rate"),
         ({"learning_rate": [*RATES[:5], -1.0]}, r"learning_rate.*client 5"),
         ({"learning_rate": [*RATES[:5], np.nan]}, r"learning_rate.*client 5"),
-        ({"learning_rate": ["a"] * 6}, "learning_rate"),
-        ({"momentum": RATES[:5]}, "momentum"),
         ({"proximal": RATES[:5]}, "proximal"),
         *(({"batch_size": sizes}, "batch_size") for sizes in (BATCHES[:5], [0] * 6, [1.5] * 6)),
         *(({"epochs": epochs, "steps": None}, "epochs") for epochs in (EPOCHS[:5], [EPOCHS] * 6)),

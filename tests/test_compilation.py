@@ -20,7 +20,7 @@ import pytest
 from flax import linen
 
 import jaxafl as afl
-from jaxafl.device import compilation, compiled, on_device, shapes_of
+from jaxafl.device import compilation, compiled, on_device
 from tests.problems import classifier, descent, quadratic
 from tests.variants import slow_but
 
@@ -76,24 +76,6 @@ def test_a_run_in_traced_code_says_what_to_do() -> None:
         jax.jit(lambda x: x + sim.run(2).loss.values[-1])(1.0)
 
 
-def double(factor: int, x: jax.Array) -> jax.Array:
-    return jnp.sort(factor * x)  # a loop: a program with mappings of its own
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few")
-def test_programs_that_are_not_kept_are_gone() -> None:
-    held = []
-    for size in range(1, 21):
-        argument = on_device(np.arange(size))
-        program, _ = compiled(double, (2,), (argument,))
-        np.testing.assert_array_equal(program(argument), 2 * np.arange(size))
-        assert shapes_of(double, (2,), (argument,)).shape == (size,)
-        held.append(others())
-    assert held[-1] == held[9]
-    assert len(compilation._programs) == len(compilation._shapes) == 2
-
-
 def ever_more_clients(index: int) -> None:
     descent(data=quadratic(6 + index).data).run(5 + index, eval_every=2 + index)
 
@@ -117,6 +99,7 @@ def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
     before = others()
     run(1)
     assert others() == before
+    assert len(compilation._programs) <= 2 >= len(compilation._shapes)
 
 
 @pytest.mark.slow

@@ -123,22 +123,16 @@ class shrinking(correction.Correction):
 
 
 class own(correction.Correction):
-    """Counts its runs, in numbers of Python.
-
-    Args:
-        forgets: method that returns nothing.
-    """
-
-    forgets: str | None = afl.options.static(default=None)
+    """Counts its runs, in numbers of Python."""
 
     def init(self, params: Any) -> Any:
-        return None if self.forgets == "init" else (0, 0.0)
+        return 0, 0.0
 
     def gradient(self, gradient: Any, params: Any, row: Any, shared: Any, run: Any) -> Any:
-        return None if self.forgets == "gradient" else gradient
+        return gradient
 
     def finish(self, moved: Any, row: Any, shared: Any, run: Any) -> Any:
-        return None if self.forgets == "finish" else (row + 1, None)
+        return row + 1, None
 
 
 def test_numbers_of_python_in_a_row_are_arrays() -> None:
@@ -156,9 +150,6 @@ def test_numbers_of_python_in_a_row_are_arrays() -> None:
         (correction.scaffold(), {"optimizer": optax.sgd(0.1), "learning_rate": None}, "optax.sgd"),
         (correction.feddyn(0.0), {}, "alpha"),
         (shrinking(), {}, "shrinking"),
-        (own("gradient"), {}, "`gradient` of the correction own"),
-        (own("finish"), {}, "cannot unpack"),
-        (own("init"), {}, "cannot unpack"),
     ],
 )
 def test_a_correction_that_cannot_work_is_an_error_before_compilation(

@@ -14,7 +14,7 @@ import xarray as xr
 
 from jaxafl import server
 from jaxafl.client import Client
-from jaxafl.clock import constant, free_running, stale_rounds, trace
+from jaxafl.clock import constant, stale_rounds, trace
 from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle.client import EpochTraining
 from tests.oracle.clock import ServerStep, steps_of
@@ -27,16 +27,14 @@ from tests.test_client import SIZES, cut, shuffle
 CLIENTS, ROUNDS, DRAWN, SEED = 6, 10, 3, 4
 
 
-def rounds(oldest: int = 3, seconds: float | None = None) -> tuple[Any, list[ServerStep]]:
-    """Recorded stale rounds; `seconds` for runs of one length."""
+def rounds() -> tuple[Any, list[ServerStep]]:
+    """Recorded stale rounds."""
     rng = np.random.default_rng(0)
     sets = np.sort(sets_without_repeats(rng, ROUNDS, DRAWN, CLIENTS))
-    ages = rng.integers(0, oldest + 1, (ROUNDS, DRAWN))
+    ages = rng.integers(0, 4, (ROUNDS, DRAWN))
     # durations are told to the clients in single precision: these are exact
     times = np.round(64 * durations(rng, CLIENTS, DRAWN * ROUNDS, "real")) / 64
-    if seconds is not None:
-        times[:] = seconds
-    protocol = stale_rounds(participants=DRAWN, max_staleness=oldest, durations=constant(0))
+    protocol = stale_rounds(participants=DRAWN, max_staleness=3, durations=constant(0))
     recorded = trace(protocol, sets=sets, stale=ages, durations=times)
     return recorded, in_client_order(steps_of(recorded, CLIENTS, ROUNDS))
 
@@ -48,7 +46,6 @@ class Local:
     learning_rate: float = 0.3
     epochs: int = 4
     alpha: float = 0.1
-    delay: str = "staleness"
     patience: int | None = None
     reset: str = "run"
     batch_size: int | None = None
@@ -56,7 +53,7 @@ class Local:
     def client(self) -> Any:
         return Client(
             optax.adam, learning_rate=self.learning_rate, epochs=self.epochs, batch_size=self.batch_size,
-            rate_schedule=server.afl_rate(self.alpha, self.delay), patience=self.patience, reset=self.reset,
+            rate_schedule=server.afl_rate(self.alpha, "staleness"), patience=self.patience, reset=self.reset,
         )  # fmt: skip
 
     def reference(self) -> EpochTraining:
@@ -77,24 +74,21 @@ class Local:
         return batches
 
 
-def check(
-    local: Local, mine: Any = None, theirs: AFL | None = None, wide: bool = True, lanes: int = 1, **options: Any
-) -> xr.Dataset:
+def check(local: Local, mine: Any = None, lanes: int = 1) -> xr.Dataset:
     """The package's AFL is the reference's; returns its result."""
-    clock, steps = rounds(**({"oldest": 0, "seconds": 2.0} if options.get("broadcast") is False else {}))
+    clock, steps = rounds()
     clients = quadratic().clients
     expected = simulate_afl(
-        steps, local.reference(), theirs or AFL(), np.asarray(START), clients, batches=local.batches(),
-        delay=local.delay, **options,
-    )  # fmt: skip
-    with jax.enable_x64(wide):
+        steps, local.reference(), AFL(), np.asarray(START), clients, batches=local.batches(), delay="staleness"
+    )
+    with jax.enable_x64(True):
         result = simulate(
             quadratic(), mine or server.afl(), clock, ROUNDS, local.client(), seed=SEED, lanes=lanes, chunk=lanes
         )
     made = len(expected.times)
-    assert_versions(result.isel(step=slice(made), version=slice(made + 1)), expected, 1e-9 if wide else 2e-5)
+    assert_versions(result.isel(step=slice(made), version=slice(made + 1)), expected, 1e-9)
     losses = [record.losses for record in expected.records]
-    np.testing.assert_allclose(result.local_loss.values[:made], losses, rtol=1e-8 if wide else 1e-4)
+    np.testing.assert_allclose(result.local_loss.values[:made], losses, rtol=1e-8)
     executed = [[update.local_steps for update in record.updates] for record in expected.records]
     name = "executed_local_steps" if local.patience is not None else "local_steps"
     np.testing.assert_array_equal(result[name].values[:made], executed)
@@ -113,13 +107,6 @@ def test_the_optimiser_starts_afresh_in_every_epoch() -> None:
     assert np.abs(run - epoch).max() > 1e-4
 
 
-@pytest.mark.slow
-def test_mini_batches_of_unequal_clients() -> None:
-    """Clients with one to seven samples: partial batches, clients with several steps per epoch."""
-    result = check(Local(batch_size=2))
-    assert set(result.local_steps.values.ravel().tolist()) == {4 * -(-size // 2) for size in SIZES}
-
-
 STOPPING = Local(learning_rate=1.5, epochs=12, patience=2)
 
 
@@ -132,22 +119,9 @@ def test_a_run_stops_when_its_loss_no_longer_falls(lanes: int, batch_size: int |
     assert (executed < planned).any() and (executed == planned).any()
 
 
-@pytest.mark.slow
-def test_early_stopping_on_another_server() -> None:
-    """Patience belongs to the client: FedBuff's clients stop too, and what was executed is reported."""
-    clock = free_running(concurrency=3, buffer=2, durations=constant(1.0))
-    client = Client(optax.sgd, learning_rate=1.4, epochs=30, batch_size=None, patience=1)
-    with jax.enable_x64(True):
-        result = simulate(quadratic(), server.fedbuff(), clock, 6, client)
-    executed = result.executed_local_steps.values
-    assert executed.min() >= 2 and executed.min() < executed.max() <= 30
-
-
 BAD: list[tuple[Any, str]] = [
-    (lambda: server.afl_rate(-0.1), "alpha"),
     (lambda: server.afl_rate(0.1, "minutes"), "'staleness', 'seconds'"),
     (lambda: check(Local(), server.afl(staleness_exponent=-1)), "staleness_exponent"),
-    (lambda: check(Local(), server.afl(tolerance=-1)), "tolerance"),
     (lambda: check(Local(), server.afl(broadcast=False)), "max_staleness=0"),
     (lambda: check(Local(patience=0)), "patience"),
     (lambda: descent(client=dataclasses.replace(GD, patience=2)).check(), "epochs"),

@@ -10,15 +10,13 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.results.failures import FailedRun
+from tests.problems import descent
 
 matplotlib.use("agg")
 
 
 def simulation(rate: float = 0.1) -> afl.Simulation:
-    problem = afl.theory.quadratic(clients=4)
-    clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
-    client = afl.Client(learning_rate=rate, steps=2, batch_size=None)
-    return afl.Simulation(problem.data, problem.model, client, afl.server.fedbuff(), clock)
+    return descent(client=afl.Client(learning_rate=rate, steps=2, batch_size=None))
 
 
 def test_a_run_that_failed_is_marked(tmp_path: pathlib.Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from flax import nnx
 
 import jaxafl as afl
-from tests.problems import classifier
 
 CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
 STEPS = {"steps": 2, "batch_size": 4}
@@ -122,17 +121,3 @@ def test_an_accuracy_in_percent_is_refused() -> None:
     model = afl.models.from_functions(lambda key, batch: jnp.zeros((400, 3)), loss)
     with pytest.raises(ValueError, match=r"accuracy is \d.*, and an accuracy is a share of samples, from 0 to 1"):
         simulation(model).run(2)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"momentum": "a"}, "momentum"),
-        ({"step_schedule": lambda step: jnp.ones(10)}, "must return one number"),
-        ({"steps": None, "epochs": 2**29}, "epochs"),
-    ],
-)
-def test_local_training_that_cannot_be_is_found_before_compilation(options: dict[str, Any], words: str) -> None:
-    client = afl.Client(optax.sgd, **{"learning_rate": 0.1, "steps": 2, "batch_size": 4} | options)
-    with pytest.raises((ValueError, TypeError), match=words):
-        classifier(client=client).check()

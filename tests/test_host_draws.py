@@ -46,11 +46,6 @@ class noisy_attack(afl.attack.Attack):
         return delta + np.random.normal(size=delta.shape)
 
 
-class noisy_mean(afl.aggregate.Center):
-    def center(self, points: Any, times: Any, weights: Any, state: Any) -> Any:
-        return points.mean(axis=0) + np.random.normal(size=points.shape[1]), state, {}
-
-
 DURATIONS = afl.clock.uniform(1, 2)
 MODEL = afl.models.from_functions(lambda key, batch: {"w": jnp.zeros(batch.x.shape[1])}, noisy_loss)
 PARTS: dict[str, dict[str, Any]] = {
@@ -60,10 +55,6 @@ PARTS: dict[str, dict[str, Any]] = {
     "model": {"model": MODEL},
     "upload": {"client": afl.Client(learning_rate=0.1, steps=1, batch_size=2, upload=noisy_upload())},
     "attack": {"attack": noisy_attack(clients=[0])},
-    "aggregate": {
-        "server": afl.server.fedbuff(aggregate=noisy_mean()),
-        "clock": afl.clock.free_running(concurrency=3, buffer=2, durations=DURATIONS),
-    },
 }
 
 

@@ -40,11 +40,9 @@ def aware(learning_rate: Any) -> Any:
 
 CASES: dict[str, dict[str, Any]] = {
     "lbfgs": {"optimizer": optax.lbfgs, "memory_size": 5},
-    "lbfgs, full batches": {"optimizer": optax.lbfgs, "batch_size": None},
     "polyak": {"optimizer": optax.polyak_sgd, "max_learning_rate": 0.1},
     "plateau": {"optimizer": plateau, "learning_rate": 0.1},
     "multi steps": {"optimizer": multi_steps, "learning_rate": 0.1},
-    "schedule free": {"optimizer": optax.contrib.schedule_free_sgd, "learning_rate": 0.1},
     "sam": {"optimizer": aware, "learning_rate": 0.1},
     "sophia": {"optimizer": optax.contrib.sophia, "learning_rate": 0.01},
 }
@@ -79,8 +77,3 @@ def test_polyaks_step_is_that_of_the_objective_with_its_regularisers() -> None:
         gradient = (a * (w - c)).mean(axis=0) + 0.5 * w
         w = w - value / (gradient**2).sum() * gradient
     np.testing.assert_allclose(sim.run(1, observe=observe_w).observe_w.values[1], w, rtol=1e-5)
-
-
-def test_an_invalid_transformation_raises() -> None:
-    with pytest.raises(AttributeError, match="init"):
-        loss_of(afl.Client(lambda learning_rate: learning_rate, learning_rate=0.1, steps=2))

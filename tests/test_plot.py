@@ -71,13 +71,6 @@ def test_seeds_become_one_mean_line_with_a_band_and_other_axes_a_line_each():
     assert "3 seeds" in ax.get_legend().get_title().get_text()
 
 
-def test_evaluations_that_a_failed_run_did_not_reach_are_left_out():
-    made = result()
-    made["accuracy"][-2:] = np.nan
-    (line,) = plot.accuracy_vs_time(made).axes[0].lines
-    assert len(line.get_xdata()) == len(made["accuracy"]) - 2
-
-
 @pytest.mark.parametrize("draw", [plot.accuracy_vs_time, plot.accuracy_vs_bytes, plot.comparison])
 def test_a_cross_is_where_a_run_failed(draw):
     """Also where it made no step, so that there is no line."""
@@ -158,12 +151,9 @@ SILENT = result().assign(staleness=(("step", "arrival"), np.full((12, 1), -1)))
 @pytest.mark.parametrize(
     ("draw", "error", "word"),
     [
-        (lambda: plot.accuracy_vs_time([1, 2]), TypeError, r"xarray\.Dataset"),
-        (lambda: plot.timeline({}), ValueError, "empty"),
         (lambda: plot.accuracy_vs_time(result().drop_vars("accuracy")), ValueError, "accuracy"),
         (lambda: plot.accuracy_vs_time(result(), path="figure.doc"), ValueError, r"\.png"),
         (lambda: plot.timeline({"a": result(), "b": result()}, ax=Figure().subplots()), ValueError, "fit"),
-        (lambda: plot.timeline(result().isel(step=slice(0))), ValueError, "nobody arrived"),
         (lambda: plot.staleness_histogram(SILENT), ValueError, "nobody arrived"),
     ],
 )

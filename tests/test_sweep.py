@@ -54,46 +54,41 @@ def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> Non
             same(member, one.run(STEPS, eval_every=EVERY, seed=3))
 
 
+def in_lockstep(sim: afl.Simulation, steps: int, every: int, lanes: int, accelerator: bool = False) -> Any:
+    """Runs three seeds together and compares each with its own run; returns their static shapes."""
+    seeds = [0, 1, 2]
+    schedules = [sim.schedule(steps, seed) for seed in seeds]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxafl.device.hardware._as_accelerator", accelerator)
+        execution = Lockstep([sim.problem(seed) for seed in seeds], schedules, every, Speed(lanes))
+        ended = run_to_end(execution, steps, every, Hook(), time.perf_counter())
+    for seed, trained in zip(seeds, ended, strict=True):
+        same(sim.result(trained, seed), sim.run(steps, eval_every=every, seed=seed))
+    return execution.shapes
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("lanes", "known"), [(1, False), (4, False), (4, True)])
 def test_lockstep_is_separate_runs(sim: afl.Simulation, lanes: int, known: bool) -> None:
     """`known`: with a static number of local steps, as on an accelerator."""
-    seeds = [0, 1, 2]
-    schedules = [sim.schedule(STEPS, seed) for seed in seeds]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxafl.device.hardware._as_accelerator", known)
-        execution = Lockstep([sim.problem(seed) for seed in seeds], schedules, EVERY, Speed(lanes))
-        assert (execution.shapes.local_steps == sim.client.steps) is known
-        ended = run_to_end(execution, STEPS, EVERY, Hook(), time.perf_counter())
-    for seed, trained in zip(seeds, ended, strict=True):
-        same(sim.result(trained, seed), sim.run(STEPS, eval_every=EVERY, seed=seed))
+    shapes = in_lockstep(sim, STEPS, EVERY, lanes, accelerator=known)
+    assert (shapes.local_steps == sim.client.steps) is known
 
 
 @pytest.mark.slow
 def test_lockstep_of_rounds(sim: afl.Simulation) -> None:
     """As on an accelerator, where all loops but that over blocks of rows are of known length."""
     clock = afl.clock.synchronous(cohort=4, durations=afl.clock.uniform(1, 5))
-    rounds, seeds = dataclasses.replace(sim, server=afl.server.fedavg(), clock=clock), [4, 5, 6]
-    schedules = [rounds.schedule(10, seed) for seed in seeds]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxafl.device.hardware._as_accelerator", True)
-        execution = Lockstep([rounds.problem(seed) for seed in seeds], schedules, 5, Speed(4))
-        loops = execution.shapes
-        assert (loops.local_steps, loops.steps_per_row, loops.rows_per_check) == (rounds.client.steps, 1, 5)
-        ended = run_to_end(execution, 10, 5, Hook(), time.perf_counter())
-    for seed, trained in zip(seeds, ended, strict=True):
-        same(rounds.result(trained, seed), rounds.run(10, eval_every=5, seed=seed))
+    rounds = dataclasses.replace(sim, server=afl.server.fedavg(), clock=clock)
+    loops = in_lockstep(rounds, 10, 5, lanes=4, accelerator=True)
+    assert (loops.local_steps, loops.steps_per_row, loops.rows_per_check) == (sim.client.steps, 1, 5)
 
 
 @pytest.mark.slow
 def test_attackers_in_lockstep_know_only_what_has_arrived(sim: afl.Simulation) -> None:
     attack = afl.attack.alie(clients=[0, 1, 2], knowledge="delivered")
     clock = afl.clock.free_running(concurrency=6, durations=afl.clock.uniform(1, 5))
-    attacked, seeds = dataclasses.replace(sim, clock=clock, attack=attack), [0, 1, 2]
-    schedules = [attacked.schedule(60, seed) for seed in seeds]
-    execution = Lockstep([attacked.problem(seed) for seed in seeds], schedules, 60, Speed(8))
-    for seed, trained in zip(seeds, run_to_end(execution, 60, 60, Hook(), time.perf_counter()), strict=True):
-        same(attacked.result(trained, seed), attacked.run(60, eval_every=60, seed=seed))
+    in_lockstep(dataclasses.replace(sim, clock=clock, attack=attack), 60, 60, lanes=8)
 
 
 @pytest.mark.slow
@@ -120,7 +115,6 @@ def test_one_member_may_fail(sim: afl.Simulation) -> None:
     ("path", "column"),
     [
         ("server.learning_rate", [0.5, 1]),
-        ("server.learning_rate", [0, 0.5]),
         ("client.momentum", [0, 0.9]),
         ("client.proximal", [None, 0.1]),
         ("server.momentum", [0.9, None]),
@@ -157,16 +151,12 @@ def test_a_recording_that_runs_out_costs_no_other_member_its_results(sim: afl.Si
     ("axes", "words"),
     [
         ({}, "at least one axis"),
-        (["seed"], "at least one axis"),
-        ({5: [1]}, "begins with"),
         ({"severs.lam": [1.0]}, "begins with"),
         ({"data.alpha": [0.0, 5.0]}, "sweep over whole ones: {'data'"),
-        ({"model.num_classes": [10, 12]}, "sweep over whole ones: {'model'"),
         ({"clock.durations.name": ["a"]}, "no option 'name'"),
         ({"server.learning_rate.x": [1]}, "server.learning_rate"),
         ({"server.learning_rate": [0.1], "server": [afl.server.fadas()]}, "overlap"),
         ({"seed": []}, "needs a list of values"),
-        ({"seed": 0.5}, "needs a list of values"),
         ({"server.learning_rate": [1.0, -1.0]}, "learning_rate.* .in the sweep at"),
         ({"seed": [-1]}, "seed"),
     ],

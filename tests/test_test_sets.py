@@ -68,7 +68,6 @@ def test_sets_are_added_to_data_of_any_source() -> None:
         ({"clean": CLEAN, "small": (X[:5, :3], Y[:5])}, "'small'"),
         ({"clean": CLEAN, "short": (X[:5], Y[:4])}, "'short'"),
         ({"clean": CLEAN, "real": (X[:5], X[:5, 0])}, "'real'"),
-        ({"clean": CLEAN, "lost": (np.full((5, 5), np.nan), Y[:5])}, "'lost'"),
         ({"clean": CLEAN, "new": (X[:5], Y[:5] + 1)}, "'new'"),
     ],
 )

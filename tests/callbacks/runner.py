@@ -14,10 +14,9 @@ STEPS, EVERY = 60, 6
 def run(kind: str, folder: str | None) -> Any:
     """The whole run; `folder`: with checkpoints."""
     how: dict[str, Any] = {"eval_every": EVERY}
-    if kind == "sweep":
-        kept = {} if folder is None else {"folder": folder, "checkpoint_every": 5}
-        return afl.sweep(simulation(), {"seed": [0, 1, 2]}, STEPS, **how, **kept)
     kept = {} if folder is None else {"folder": folder, "checkpoint_every": 5}
+    if kind == "sweep":
+        return afl.sweep(simulation(), {"seed": [0, 1, 2]}, STEPS, **how, **kept)
     return simulation(kind).run(STEPS, **how, **kept)
 
 

@@ -59,12 +59,6 @@ def test_callbacks_receive_the_values_of_the_result(kind: str) -> None:
     assert told.results[-1] is trained
 
 
-def test_one_that_raises_ends_the_run_with_its_own_error(kind: str) -> None:
-    with pytest.raises(RuntimeError, match="boom") as caught:
-        simulation(kind).run(20, eval_every=4, callbacks=[Notes(), Boom(8)])
-    assert caught.value.dataset.sizes["step"] == 8
-
-
 class Answering(Callback):
     def chunk(self, chunk: Chunk) -> Any:
         return chunk.evaluation
@@ -95,8 +89,6 @@ def test_targets_that_are_reached_stop_a_run() -> None:
     assert found.sizes["evaluation"] == first + 1
     at_once = sim.run(20, eval_every=4, callbacks=StopAt(accuracy=0.0))
     assert (at_once.sizes["step"], at_once.sizes["evaluation"]) == (0, 1)
-    with pytest.raises(ValueError, match="there is no metric 'f1'; there are accuracy, loss"):
-        sim.run(4, callbacks=StopAt(f1=0.5))
 
 
 def rows_of(path: pathlib.Path) -> list[dict[str, str]]:
@@ -130,11 +122,6 @@ def test_the_best_model_is_kept_with_its_batch_statistics(tmp_path: pathlib.Path
     result = sim.run(8, eval_every=4, callbacks=Best(path, "loss"))
     again = dataclasses.replace(sim, model=afl.models.initialised(sim.model, path, state)).run(1)
     np.testing.assert_allclose(again.loss.values[0], result.loss.min(), rtol=1e-6)
-    before = state.read_bytes()
-    sim.run(4, eval_every=4, seed=1, callbacks=Best(path, "loss"))
-    assert (tmp_path / "best.state-1.safetensors").read_bytes() == before != state.read_bytes()
-    with pytest.raises(ValueError, match=r"there is no metric 'validation_accuracy'.*with_validation"):
-        simulation().run(4, callbacks=Best(path))
 
 
 @pytest.mark.slow
@@ -188,7 +175,6 @@ def test_the_best_model_of_an_earlier_run_is_set_aside(tmp_path: pathlib.Path) -
     ("made", "said"),
     [
         (StopAt, "StopAt needs a metric"),
-        (lambda: StopAt(accuracy="high"), "accuracy must be a number"),
         (lambda: StopAt(validation_accuracy=90), r"validation_accuracy must be >= 0, <= 1, got 90"),
         (StopAfter, "StopAfter needs seconds"),
         (lambda: StopAfter(simulated=0), "simulated must be > 0"),

@@ -119,5 +119,3 @@ def test_the_command_line_says_so_and_resumes(tmp_path: pathlib.Path, monkeypatc
     stop.after = -1
     assert main(["resume", folder]) == 0
     assert afl.load(output).sizes["step"] == 12
-    assert main(["resume", str(tmp_path)]) == 2
-    assert "is not the --folder of a command" in capsys.readouterr().err
