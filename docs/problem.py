@@ -246,7 +246,7 @@ def _privacy() -> None:
     found = {
         "free_running": asynchronous.privacy(6.0, delta=1e-5),
         "synchronous": rounds.privacy(6.0, delta=1e-5),
-        "synchronous, sampled": rounds.privacy(6.0, delta=1e-5, how="sampled", accountant="rdp"),
+        "synchronous, sampled": rounds.privacy(6.0, delta=1e-5, how="sampled"),
     }
     afl.plot.epsilon_vs_time(found, path=FOLDER / "privacy.png")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import importlib.util
 from typing import Any
 
 import jax
@@ -16,7 +17,6 @@ from scipy.stats import norm
 import jaxafl as afl
 from jaxafl import upload
 from jaxafl.clock import Schedule
-from jaxafl.clock.accounting import ORDERS, sampled_divergences
 from jaxafl.server import Outcome, Server
 from tests.problems import classifier, descent, quadratic
 from tests.test_dp_sgd import Normalised
@@ -45,47 +45,29 @@ def simulation(part: Any = NOISY, server: Any = None, clock: Any = None, **optio
     return descent(client=afl.Client(**client), server=server or afl.server.fedbuff(), clock=clock)
 
 
-def test_divergences_of_a_sample_are_those_of_closed_forms() -> None:
-    assert 2 * ORDERS[9] == 4.0  # order 2 in closed form: log(1 + q² (exp(1/z²) - 1))
-    assert sampled_divergences(0.3, 2.0)[9] == pytest.approx(np.log1p(0.09 * np.expm1(0.25)))
-    assert sampled_divergences(1.0, 2.0) == pytest.approx(ORDERS / 8)
-
-
-# clock, N, T, how, z, δ, ε by RDP of opacus 1.6.0, and by PLD of pfl 0.6.0 (with dp-accounting 0.6.0)
-OTHERS: dict[str, tuple[Any, int, int, Any, float, float, float, float]] = {
-    "all": (afl.clock.synchronous(), 6, 16, "participation", 4.0, 1e-5, 4.728507067217623, 4.377178163381338),
+# clock, N, T, how, z, δ, ε by PLD of pfl 0.6.0 (with dp-accounting 0.6.0)
+OTHERS: dict[str, tuple[Any, int, int, Any, float, float, float]] = {
+    "all": (afl.clock.synchronous(), 6, 16, "participation", 4.0, 1e-5, 4.377178163381338),
     "free": (
         afl.clock.free_running(concurrency=4, durations=afl.clock.constant([1.0, 2.0, 4.0, 8.0])),
-        4, 60, "participation", 6.0, 1e-5, 4.419676324683251, 4.089234426571574,
+        4, 60, "participation", 6.0, 1e-5, 4.089234426571574,
     ),
-    "a tenth": (afl.clock.synchronous(cohort=10), 100, 200, "sampled", 2.0, 1e-6, 4.117558239799327, 3.805876176822905),
-    "one": (afl.clock.synchronous(cohort=1), 100, 1000, "sampled", 1.0, 1e-5, 2.1013652716430564, 1.828243645591767),
+    "a tenth": (afl.clock.synchronous(cohort=10), 100, 200, "sampled", 2.0, 1e-6, 3.805876176822905),
+    "one": (afl.clock.synchronous(cohort=1), 100, 1000, "sampled", 1.0, 1e-5, 1.828243645591767),
     "buffers": (
         afl.clock.free_running(concurrency=8, buffer=2, durations=afl.clock.uniform(1, 3)),
-        8, 50, "sampled", 3.0, 1e-5, 2.88285871297707, 2.627883144816718,
+        8, 50, "sampled", 3.0, 1e-5, 2.627883144816718,
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", slow_but(OTHERS, "all"))
-def test_epsilons_are_those_of_opacus_and_pfl(name: str) -> None:
-    clock, clients, steps, how, z, delta, of_opacus, of_pfl = OTHERS[name]
+def test_epsilons_are_those_of_pfl(name: str) -> None:
+    clock, clients, steps, how, z, delta, of_pfl = OTHERS[name]
     schedule = afl.clock.schedule(clock, clients, local_steps=1, server_steps=steps)
-    found = schedule.privacy(z, delta=delta, how=how, accountant="rdp")
-    assert found.max_epsilon[-1].item() == pytest.approx(of_opacus, rel=1e-8)
     if how == "sampled":
         pytest.importorskip("dp_accounting")
     assert schedule.privacy(z, delta=delta, how=how).max_epsilon[-1].item() == pytest.approx(of_pfl, rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.extras
-def test_a_tree_has_the_epsilon_of_dp_accounting() -> None:
-    dp = pytest.importorskip("dp_accounting")
-    single = dp.rdp.RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_SPECIAL)
-    single.compose(dp.SingleEpochTreeAggregationDpEvent(3.0, 8))
-    tree = rounds(8, 8, cohort=1, sets=np.arange(8)[:, None]).privacy(3.0, delta=DELTA, how="tree", accountant="rdp")
-    assert tree.max_epsilon[-1].item() == pytest.approx(single.get_epsilon(DELTA), rel=1e-6)
 
 
 CLOCKS = {
@@ -289,7 +271,8 @@ def test_what_cannot_be_claimed_is_an_error(what: Any, given: Any, words: str) -
 @pytest.mark.slow
 def test_clocks_without_draws_are_labelled_optimistic_and_other_noise_is_read() -> None:
     schedule = simulation(None).schedule(3)
-    assert "optimistic" in schedule.privacy(1.0, delta=DELTA, how="sampled", accountant="rdp").assumes
+    if importlib.util.find_spec("dp_accounting"):
+        assert "optimistic" in schedule.privacy(1.0, delta=DELTA, how="sampled").assumes
     sparse = upload.chain(
         upload.clip_by_global_norm(1.0), upload.top_k(count=2), upload.add_noise(3.0), upload.qsgd(levels=4)
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from jaxafl.clock.accounting import gaussian_epsilon, renyi_epsilon, sampled_divergences, sampled_epsilon_by_pld
+from jaxafl.clock.accounting import gaussian_epsilon, sampled_epsilon_by_pld
 from jaxafl.clock.options import fail_if
 from jaxafl.options import UserError, check_choice, check_number
 
@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 How = Literal["participation", "sampled", "tree"]
-Accountant = Literal["tight", "rdp"]
 Squares = tuple[np.ndarray, np.ndarray]
-_BLOCK = 4096  # server steps whose divergences of all orders are in memory at once
 _POINTS = 16  # compositions of privacy loss distributions along a curve; one takes a tenth of a second
 _ASSUMES = {
     "participation": "no amplification by sampling; the clients' participations are public",
@@ -58,14 +56,11 @@ class Takings(NamedTuple):
     num_clients: int
 
 
-def privacy_of(
-    takings: Any, mechanism: Mechanism, noise_multiplier: Any, delta: float, how: How, accountant: Accountant
-) -> xr.Dataset:
+def privacy_of(takings: Any, mechanism: Mechanism, noise_multiplier: Any, delta: float, how: How) -> xr.Dataset:
     """Computes ε of every client, and the largest after every server step; see `Schedule.privacy`."""
     z = _noise(mechanism, noise_multiplier, takings.num_clients)
     check_number("privacy", "delta", delta, above=0, below=1)
     check_choice("privacy", "how", how, ("participation", "sampled", "tree"))
-    check_choice("privacy", "accountant", accountant, ("tight", "rdp"))
     fail_if("privacy", [
         (bool(mechanism.refused), mechanism.refused),
         (how != "participation" and mechanism.at == "client", f"how={how!r} is of noise at the server, and here every "
@@ -83,19 +78,18 @@ def privacy_of(
     if how == "sampled":
         if not mechanism.drawn:
             assumes += ": optimistic here, because server steps do not draw their clients; it is no guarantee"
-        largest = _sampled(takings, float(z), delta, accountant)
+        largest = _sampled(takings, float(z), delta)
         epsilon = np.full(takings.num_clients, largest[-1])
     else:
         of_clients, of_steps = sensitivity_of(takings, mechanism, z, how)
-        epsilon, largest = (_epsilon(squares, delta, accountant) for squares in (of_clients, of_steps))
+        epsilon, largest = (_epsilon(squares, delta) for squares in (of_clients, of_steps))
         exposed = "L2 sensitivity of all releases to the client over the noise's standard deviation"
         variables["sensitivity"] = ("population", np.sqrt(of_clients), {"long_name": exposed})
     variables["epsilon"] = ("population", epsilon, {"long_name": said})
     variables["max_epsilon"] = ("step", largest, {"long_name": "largest ε of a client so far"})
     times = ("step", takings.time, {"units": "s", "long_name": "simulated time of the server step"})
     settings = {"noise_multiplier": z.tolist(), "noise": f"at the {mechanism.at}", "delta": float(delta), "how": how}
-    said_of_all = {"accountant": accountant, "assumes": assumes, "not_private": NOT_PRIVATE}
-    return xr.Dataset(variables, {"time": times}, settings | said_of_all)
+    return xr.Dataset(variables, {"time": times}, settings | {"assumes": assumes, "not_private": NOT_PRIVATE})
 
 
 def sensitivity_of(takings: Any, mechanism: Mechanism, z: np.ndarray, how: How = "participation") -> Squares:
@@ -138,7 +132,7 @@ def sensitivity_of(takings: Any, mechanism: Mechanism, z: np.ndarray, how: How =
 
 def largest_epsilon(takings: Any, mechanism: Mechanism, delta: float) -> np.ndarray:
     """Computes the largest ε of a client after every server step, float [T], with the noise of a simulation."""
-    return privacy_of(takings, mechanism, None, delta, "participation", "tight")["max_epsilon"].values
+    return privacy_of(takings, mechanism, None, delta, "participation")["max_epsilon"].values
 
 
 def _accumulated(
@@ -155,32 +149,22 @@ def _accumulated(
     return total / scale, np.maximum.accumulate(largest)
 
 
-def _epsilon(squares: np.ndarray, delta: float, accountant: Accountant) -> np.ndarray:
+def _epsilon(squares: np.ndarray, delta: float) -> np.ndarray:
     """Returns ε of squared sensitivities μ² [...]."""
     values, place = np.unique(squares, return_inverse=True)
-    if accountant == "tight":
-        return gaussian_epsilon(np.sqrt(values), delta)[place]
-    return renyi_epsilon(values[:, None] * sampled_divergences(1.0, 1.0), delta)[place]
+    return gaussian_epsilon(np.sqrt(values), delta)[place]
 
 
-def _sampled(takings: Any, z: float, delta: float, accountant: Accountant) -> np.ndarray:
+def _sampled(takings: Any, z: float, delta: float) -> np.ndarray:
     """Returns ε after every server step if each takes a Poisson sample of its number of updates over N, float [T]."""
     size = np.where(takings.mask, takings.multiplicity, 0).sum(axis=1)
     shares, place = np.unique(np.minimum(size / takings.num_clients, 1.0), return_inverse=True)
     steps = len(size)
-    if accountant == "tight":
-        ends = np.unique(np.linspace(0, steps - 1, _POINTS).astype(int))
-        counts = [np.bincount(place[: end + 1], minlength=len(shares)) for end in ends]
-        named = [{float(q): int(n) for q, n in zip(shares, found, strict=True) if q * n} for found in counts]
-        known = np.array([sampled_epsilon_by_pld(one, z, delta) if one else 0.0 for one in named])
-        return known[np.searchsorted(ends, np.arange(steps))]
-    table = np.array([sampled_divergences(float(share), z) for share in shares])
-    parts, total = [], np.zeros(table.shape[1])
-    for start in range(0, steps, _BLOCK):
-        found = total + np.cumsum(table[place[start : start + _BLOCK]], axis=0)
-        parts.append(renyi_epsilon(found, delta))
-        total = found[-1]
-    return np.concatenate(parts)
+    ends = np.unique(np.linspace(0, steps - 1, _POINTS).astype(int))
+    counts = [np.bincount(place[: end + 1], minlength=len(shares)) for end in ends]
+    named = [{float(q): int(n) for q, n in zip(shares, found, strict=True) if q * n} for found in counts]
+    known = np.array([sampled_epsilon_by_pld(one, z, delta) if one else 0.0 for one in named])
+    return known[np.searchsorted(ends, np.arange(steps))]
 
 
 def _noise(mechanism: Mechanism, given: Any, num_clients: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.fleet import LocalRun
-from jaxafl.clock.privacy import Accountant, How, Mechanism, privacy_of
+from jaxafl.clock.privacy import How, Mechanism, privacy_of
 from jaxafl.options import Summarised, UserError
 
 if TYPE_CHECKING:
@@ -197,14 +197,7 @@ class Schedule(Summarised):
         flying = self.unused.where(self.unused.reason == FLYING)
         return flying.client.astype(int), flying.started
 
-    def privacy(
-        self,
-        noise_multiplier: Any = None,
-        *,
-        delta: float,
-        how: How = "participation",
-        accountant: Accountant = "tight",
-    ) -> xr.Dataset:
+    def privacy(self, noise_multiplier: Any = None, *, delta: float, how: How = "participation") -> xr.Dataset:
         """Computes ε(δ) of every client for an observer of all versions, from its participations.
 
         The noise has the standard deviation z C, with the clipping norm C of every update, and is added to the sum of
@@ -219,9 +212,8 @@ class Schedule(Summarised):
             delta: δ in (0, 1).
             how: `"participation"` has no amplification by sampling. `"tree"` is for the noise of a binary tree over
                 server steps (DP-FTRL), z C in each node. `"sampled"` takes every server step as a Poisson sample of
-                all clients, which it is not with clients that arrive at any time: then it is optimistic.
-            accountant: `"tight"` is exact, and of `"sampled"` needs dp-accounting (the extra `privacy`); its curve
-                then has 16 steps, each an upper bound. `"rdp"` uses Rényi divergences, and has a larger ε.
+                all clients, which it is not with clients that arrive at any time: then it is optimistic. It needs
+                dp-accounting (the extra `privacy`), and its curve has 16 steps, each an upper bound.
 
         Returns:
             `epsilon` and `sensitivity` (μ_i) along `population`; `max_epsilon`, the largest ε so far, along `step` with
@@ -245,7 +237,7 @@ class Schedule(Summarised):
             raise UserError("privacy: this is a part of a schedule; expected one from the first server step on")
         drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
         mechanism = self.mechanism() if self.mechanism else Mechanism(drawn=drawn)
-        return privacy_of(self, mechanism, noise_multiplier, delta, how, accountant)
+        return privacy_of(self, mechanism, noise_multiplier, delta, how)
 
     def energy(
         self,

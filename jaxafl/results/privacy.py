@@ -7,7 +7,7 @@ from typing import Any
 
 import xarray as xr
 
-from jaxafl.clock.privacy import Accountant, How, Mechanism, Takings, privacy_of
+from jaxafl.clock.privacy import How, Mechanism, Takings, privacy_of
 from jaxafl.options import UserError
 
 _DATA_FREE = ("until time", "until updates", "until bytes", "until epsilon")
@@ -20,14 +20,7 @@ class Privacy:
     def __init__(self, result: xr.Dataset) -> None:
         self.result = result
 
-    def __call__(
-        self,
-        noise_multiplier: Any = None,
-        *,
-        delta: float,
-        how: How = "participation",
-        accountant: Accountant = "tight",
-    ) -> xr.Dataset:
+    def __call__(self, noise_multiplier: Any = None, *, delta: float, how: How = "participation") -> xr.Dataset:
         """Computes ε(δ) of every client, with the noise of the run; see `Schedule.privacy`.
 
         Raises:
@@ -51,7 +44,7 @@ class Privacy:
         columns = [result[name].fillna(0).values.astype(int) for name in names]
         mask, clients = result["arrived"].values.astype(bool), int(result.attrs["num_clients"])
         takings = Takings(columns[0], columns[1], columns[2], mask, result["time"].values, clients)
-        return privacy_of(takings, Mechanism(**json.loads(noise)), noise_multiplier, delta, how, accountant)
+        return privacy_of(takings, Mechanism(**json.loads(noise)), noise_multiplier, delta, how)
 
     def _said(self, name: str) -> str:
         """Returns an attribute, which is a variable if the members of a sweep differ in it; empty without it."""
