@@ -15,12 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxafl.models.metrics import Better, falls, meant
-from jaxafl.options import UserError
+from jaxafl.models.metrics import Better, falls
+from jaxafl.options import UserError, did_you_mean
 
 _METHODS = ("check", "begin", "chunk", "end")
 PIECE_SECONDS = 2.0  # a longer piece delays the reaction to Ctrl-C
-_NAMED = 100  # parts with a curve each
 _LONGEST = 120  # characters of a file name: most file systems allow 255 bytes
 
 
@@ -60,8 +59,6 @@ class Chunk(NamedTuple):
             (bool), `client_id` (-1 if empty), `staleness` and further numbers of a result (NaN if empty).
         evaluation: metrics of x_stop.
         model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
-        parts: metric -> name -> number, of single clients (`client_...`, with `diagnostics="per_client"`) and of each
-            of several test sets (`test_...`).
     """
 
     run: Run
@@ -72,7 +69,6 @@ class Chunk(NamedTuple):
     records: Mapping[str, np.ndarray]
     evaluation: Mapping[str, float]
     model: Callable[[], tuple[Any, Any]]
-    parts: Mapping[str, Mapping[str, float]] = types.MappingProxyType({})
 
 
 class Callback:
@@ -121,14 +117,8 @@ def error_of(result: Any) -> BaseException | None:
 
 
 def scalars_of(chunk: Chunk) -> dict[str, float]:
-    """Returns the metrics of a chunk, and the staleness (mean, largest), norm and `local_accuracy` (means) of updates.
-
-    Metrics of at most 100 clients are `client_accuracy/NAME`, and those of test sets `test_accuracy/NAME`.
-    """
+    """Returns the metrics of a chunk, and of its updates staleness (mean, largest), norm and `local_accuracy` (means)."""
     found = dict(chunk.evaluation)
-    for name, values in chunk.parts.items():
-        if len(values) <= _NAMED:
-            found |= {f"{name}/{part}": value for part, value in values.items()}
     if chunk.records:
         arrived = chunk.records["arrived"]
         if arrived.any():
@@ -152,7 +142,8 @@ def check_metric(owner: str, run: Run, metric: str, others: Sequence[str] = ()) 
     """
     known = [*others, *run.metrics]
     if run.metrics and metric not in run.metrics:
-        raise UserError(f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{meant(metric, known)}")
+        close = did_you_mean(metric, known)
+        raise UserError(f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{close}")
     falls(metric, run.metrics, owner)
 
 

@@ -152,7 +152,6 @@ class Hook:
                 records=records,
                 evaluation={name: float(values[index]) for name, values in _pooled(progress).items()},
                 model=functools.partial(execution.model, index),
-                parts=_of_parts(execution, progress, index),
             )
             answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
             reasons.append(next(filter(None, answers), None))
@@ -254,20 +253,6 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     arrived = records["client_id"] >= 0
     of_slots = {name: masked(values, arrived) for name, values in records.items() if values.shape == arrived.shape}
     return records | of_slots | {"client_id": records["client_id"], "arrived": arrived}
-
-
-def _of_parts(execution: Execution, progress: Progress, index: int) -> dict[str, dict[str, float]]:
-    """Returns the latest metrics of single clients and test sets of a run, by name of the metric and of the part."""
-    data = execution.problems[index].data
-    found = {}
-    for name, values in progress.evaluations[-1].items():
-        if values.ndim == 2:
-            labels: Any = data.test_sets
-            if "client_" in name:
-                clients = data.owners.clients
-                labels = clients if data.client_names is None else data.client_names[clients]
-            found[name] = dict(zip(map(str, labels), map(float, values[index]), strict=True))
-    return found
 
 
 def _pooled(progress: Progress) -> dict[str, np.ndarray]:

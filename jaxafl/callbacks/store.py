@@ -10,7 +10,6 @@ import shutil
 import sys
 import tempfile
 import warnings
-import zipfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -85,16 +84,6 @@ def _read(folder: pathlib.Path, number: int) -> Saved:
         arrays = dict(file)  # zipfile compares the checksum of each array
     about = json.loads(arrays[_ABOUT].tobytes())
     return Saved(number, about, {name: arrays[name].view(jnp.dtype(kind)) for name, kind in about["dtypes"].items()})
-
-
-def steps_made(folder: pathlib.Path) -> dict[int, int]:
-    """Returns index of a run in its sweep -> server steps of the newest checkpoint, without reading its arrays."""
-    try:
-        with np.load(folder / str(numbers_in(folder)[-1]) / _FILE) as file:
-            about = json.loads(file[_ABOUT].tobytes())
-    except (IndexError, ValueError, KeyError, OSError, zipfile.BadZipFile):  # none exists, or a run has just deleted it
-        return {}
-    return dict.fromkeys(about["places"], about["made"])
 
 
 def check_folder(folder: Any) -> pathlib.Path:

@@ -20,7 +20,6 @@ first run finds the first T at which its runs reach the budget; it exceeds the b
 from __future__ import annotations
 
 import importlib.resources
-import json
 import pathlib
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ from jaxafl.data import FederatedData
 from jaxafl.options import UserError
 from jaxafl.results.curves import reach
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.assemble import concatenated
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
@@ -68,7 +66,7 @@ def quickstart(
     """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
 
     Args:
-        output_dir: folder for quickstart.nc and quickstart.png
+        output_dir: folder for quickstart.png and the results, quickstart-FedAvg.nc and others
         budget: local steps of every method, all clients together
         seed: seed of the initial model, the schedules and the mini-batches
         progress: show progress bars
@@ -77,12 +75,10 @@ def quickstart(
 
     if budget < 1 or budget % (_STEPS * _CLIENTS):
         raise UserError(f"quickstart: budget is {budget}; expected a positive multiple of {_STEPS * _CLIENTS}")
-    file, image = output_dir / "quickstart.nc", output_dir / "quickstart.png"
-    results.check_path(file, results.BEGINS)
+    image = results.check_path(output_dir / "quickstart.png")
     dataset = data.femnist(_CLIENTS)
     found = {name: _run(one, budget, seed, progress) for name, one in _methods(dataset).items()}
-    together = joined(found)
-    show_result(together)
+    show_result(found)
     target = np.floor(100 * _TARGET * min(float(run["accuracy"].max()) for run in found.values())) / 100
     for name, run in found.items():
         seconds, reached = reach(run, target, "accuracy", "time")
@@ -91,18 +87,11 @@ def quickstart(
     labels = np.asarray(dataset.test_arrays()[1])
     print(f"The majority class alone: {np.bincount(labels).max() / len(labels):.1%} of the test set.")
     print("One seed, untuned, equal local steps, best on the test set: not a ranking. Times are simulated.")
-    results.save(together, file)
+    for name, run in found.items():
+        results.save(run, output_dir / f"quickstart-{name}.nc")
     accuracy_vs_time(found, path=image)
-    print(f"wrote {file} and {image}")
+    print(f"wrote {image}, and the results as quickstart-*.nc beside it")
     return 0
-
-
-def joined(found: dict[str, xr.Dataset]) -> xr.Dataset:
-    """Returns the results in one dataset with a leading dimension `method`; shorter results are padded."""
-    plain = [run.reset_coords(["eval_step", "eval_time", "eval_updates", "eval_local_steps"]) for run in found.values()]
-    attributes = json.dumps({name: run.attrs for name, run in found.items()}, default=str)
-    combined = concatenated(plain, "method").assign_coords(method=list(found))
-    return combined.assign_attrs(title="jaxafl quickstart", methods=attributes)
 
 
 def _methods(dataset: FederatedData) -> dict[str, Simulation]:

@@ -89,7 +89,7 @@ def _show(kinds: Sequence[str]) -> None:
 
 
 def gather(folder: Positional[pathlib.Path]) -> int:
-    """Show how far the members of a sweep or a comparison are, from its --folder, while it runs or afterwards.
+    """Show how many members of a sweep or a comparison are finished, from its --folder, while it runs or afterwards.
 
     Args:
         folder: the folder of `jaxafl sweep --folder`, or of `jaxafl compare --folder`
@@ -172,11 +172,12 @@ def _named(files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
     return named
 
 
-def show_result(result: xr.Dataset) -> None:
-    """Prints a row for each member of a result, its numbers averaged over seeds."""
+def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
+    """Prints a row for each member of a result or of several, its numbers averaged over seeds."""
     from jaxafl.results.members import heading, members
 
-    metric = "accuracy" if "accuracy" in result.variables else "loss"
+    several = [*result.values()] if isinstance(result, dict) else [result]
+    metric = "accuracy" if "accuracy" in several[0].variables else "loss"
     found = members(result, metric, "staleness", "time")
     axes, seeds = list(found[0].place), len(found[0].runs)
     header = [f"best\n{metric}", f"last\n{metric}", "simulated\ntime", "staleness\nmean / max"]
@@ -188,7 +189,7 @@ def show_result(result: xr.Dataset) -> None:
         values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
         table.add_row(*values, *_numbers(member.runs, metric)[: len(header)])
     Console().print(table)
-    for line in [*limits_reached(result), *wasted_runs(result)]:
+    for line in [line for one in several for line in (*limits_reached(one), *wasted_runs(one))]:
         print(line)
 
 
@@ -227,12 +228,10 @@ def wasted_runs(result: xr.Dataset) -> list[str]:
 
 
 def show_progress(found: xr.Dataset) -> None:
-    """Prints how far the members of a sweep are, and the errors of failed members."""
+    """Prints how many members of a sweep are finished, and the errors of failed members."""
     done, finished = found["server_steps_made"], np.isfinite(found["final_time"].values)
     print(f"{int(finished.sum())} of {done.size} members are finished")
     for place in np.ndindex(done.shape):
         member = ", ".join(f"{name}={done[name].values[at]}" for name, at in zip(done.dims, place, strict=True))
-        if done.values[place] and not finished[place]:
-            print(f"{member}: {done.values[place]} of {int(done.attrs['server_steps'])} server steps")
         if "member_error" in found and (error := str(found["member_error"].values[place])):
             print(f"{member}: {error.splitlines()[0]}")

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from jaxafl.options import UserError, check_choice, did_you_mean, shown
+from jaxafl.options import UserError, check_choice, shown
 
 Better: TypeAlias = Literal["higher", "lower"]
 CONFUSION = "confusion"
@@ -38,11 +38,6 @@ _UNSURE = {
     *("neg", "negative", "minus", "inverse", "inverted", "per", "to", "for", "vs", "under", "given"),
 }  # words that turn a metric into another quantity
 _ROUNDING = 1e-6
-_BROUGHT = {
-    "personal_": "Client(personal=...) and held-out samples, such as data.with_validation(0.1, seed=0)",
-    "validation_": "held-out samples, such as data.with_validation(0.1, seed=0)",
-    "average_": 'run(diagnostics="average")',
-}  # prefix of a metric -> what it needs
 
 
 class Metric(NamedTuple):
@@ -145,20 +140,6 @@ def reaches(values: Any, target: float, falling: bool) -> Any:
     """
     slack = _ROUNDING * abs(target)
     return values <= target + slack if falling else values >= target - slack
-
-
-def meant(metric: str, known: Iterable[str]) -> str:
-    """Returns the end of the message about an unknown metric: what it needs, or else a similar known name.
-
-    Args:
-        metric: the unknown name.
-        known: the known names.
-    """
-    names = [*known]
-    for prefix, needed in _BROUGHT.items():
-        if metric.startswith(prefix) and not any(name.startswith(prefix) for name in names):
-            return f". Metrics {prefix}* need {needed}"
-    return did_you_mean(metric, names)
 
 
 def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from jaxafl.data.picture import Picture
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
-from jaxafl.results.curves import Curve, failed_steps, has_failed, over_seeds
+from jaxafl.results.curves import Curve, curve, failed_steps, has_failed, over_seeds
 from jaxafl.results.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
@@ -64,6 +64,16 @@ def averaged(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tuple[
     if len(curves) == 1:
         return curves[0].at, scale * curves[0].values, np.zeros_like(curves[0].values)
     return over_seeds(curves, points, scale)
+
+
+def curves_of(line: Member, variable: str, metric: str) -> list[Curve]:
+    """Returns the curves of a line's runs against a variable; raises `ValueError` if one has no evaluations."""
+    found = [curve(run, variable, metric) for run in line.runs]
+    if not all(one.at.size for one in found):
+        raise UserError(
+            f"{line.name or 'the result'} has no evaluation with a finite {metric}; there is nothing to plot"
+        )
+    return found
 
 
 def draw_line(

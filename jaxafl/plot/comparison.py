@@ -9,11 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, check_choice, named
+from jaxafl.options import check_choice, named
 from jaxafl.plot.canvas import (
     ImagePath,
     Limits,
     axis_name,
+    curves_of,
     draw_line,
     finish,
     legend_beside,
@@ -21,7 +22,7 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import AXES, curve, percent, scale_of, to_its_end
+from jaxafl.results.curves import AXES, percent, scale_of, to_its_end
 from jaxafl.results.members import Results, finished_members, unfinished
 from jaxafl.results.points import in_words
 
@@ -68,9 +69,8 @@ def comparison(
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     failed, shorter = 0, False
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
-        curves = [to_its_end(run, curve(run, against.variable, metric), axis) for run in line.runs]
-        if not all(one.at.size for one in curves):
-            raise UserError(f"{line.name}: a run has no evaluation with a finite {metric}; there is nothing to plot")
+        found = zip(line.runs, curves_of(line, against.variable, metric), strict=True)
+        curves = [to_its_end(run, one, axis) for run, one in found]
         grid = np.unique(np.concatenate([one.at for one in curves]))
         start, end = max(one.at[0] for one in curves), min(one.at[-1] for one in curves)
         grid = grid[(grid >= start) & (grid <= end)]

@@ -107,7 +107,7 @@ def _check_bytes(path: pathlib.Path) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> xr.Dataset:
-    """Reads a result of a run, a sweep or the quickstart into memory.
+    """Reads a result of a run or a sweep into memory.
 
     Raises:
         FileNotFoundError, IsADirectoryError: the file does not exist, or is a folder.

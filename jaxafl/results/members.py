@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray as xr
 
-from jaxafl.models.metrics import meant
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError, did_you_mean, shown
 from jaxafl.results.curves import failed_steps
 
 Results = xr.Dataset | Mapping[str, xr.Dataset]
@@ -44,7 +43,7 @@ def members(results: Results, *variables: str) -> list[Member]:
     for name, dataset in named.items():
         if missing := [variable for variable in variables if variable not in dataset.variables]:
             known = [str(one) for one in dataset.data_vars]
-            close = meant(missing[0], known)
+            close = did_you_mean(missing[0], known)
             raise UserError(f"the result {name} has no {', '.join(missing)}; it has {', '.join(known)}{close}")
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
     if not all(member.runs for member in found) or not found:
@@ -65,7 +64,7 @@ def finished_members(results: Results, *variables: str) -> list[Member]:
     found = members(results, *variables)
     kept = [one._replace(runs=[run for run in one.runs if _are_finished(run).all()]) for one in found]
     if not any(one.runs for one in kept):
-        raise UserError("there is no run to plot: none is finished. server_steps_made has their progress")
+        raise UserError("there is no run to plot: none is finished")
     return [one for one in kept if one.runs]
 
 

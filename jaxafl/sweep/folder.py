@@ -15,7 +15,7 @@ import numpy as np
 from jaxafl import results
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.identity import check_identity
-from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in, steps_made
+from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.assemble import Dimension, assembled
@@ -113,10 +113,6 @@ class SweepFolder:
             results.save(dataset, self.file(place))
         shutil.rmtree(self.batch(places), ignore_errors=True)
 
-    def under_way(self) -> dict[int, int]:
-        """Returns index of an unfinished member -> server steps of its newest checkpoint."""
-        return {place: made for folder in self.path.glob("batch-*") for place, made in steps_made(folder).items()}
-
     def failed(self, places: Sequence[int], why: str) -> None:
         """Records the error of members. An empty text removes it, so that they may run again."""
         for place in places:
@@ -140,8 +136,8 @@ class SweepFolder:
 def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     """Returns the result of a finished or unfinished sweep from its folder, in any process.
 
-    Members that are not finished have missing values. `server_steps_made` holds the progress of each member, and
-    `final_step` that of its last evaluation if it is finished. `member_error` is the error of a failed one.
+    Members that are not finished have missing values. `server_steps_made` holds the server steps of finished members,
+    0 of others, and `final_step` those of the last evaluation. `member_error` is the error of a failed one.
 
     Args:
         folder: the folder of `sweep(folder=...)`.
@@ -154,11 +150,11 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
     steps, shape = kept.about["steps"], tuple(len(dim.labels) for dim in dims)
     places = range(math.prod(shape))
     found = {place: results.load(kept.file(place)) for place in places if kept.are_finished([place])}
-    saved, errors = kept.under_way(), [kept.error(place) for place in places]
-    far = [found[place].sizes["step"] if place in found else saved.get(place, 0) for place in places]
+    errors = [kept.error(place) for place in places]
+    far = [found[place].sizes["step"] if place in found else 0 for place in places]
     if not found:
         error = next(filter(None, errors), "")
-        raise UserError(f"no member of the sweep in {kept.path} is finished (server steps made: {max(far)}){error}")
+        raise UserError(f"no member of the sweep in {kept.path} is finished yet{error}")
     dataset = assembled(dims, found)
     axes = tuple(dim.name for dim in dims)
     meaning = {"units": "1", "long_name": f"server steps made, at most {steps}", "server_steps": steps}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal
 
 import jax
@@ -17,7 +18,7 @@ from jaxafl.engine.state import Version, first_model
 from jaxafl.options import UserError, check_choice, check_whole
 from jaxafl.simulation import Simulation
 from jaxafl.theory.bounds import CONSTANTS
-from jaxafl.theory.measure import AtModel, Objective, Sampled
+from jaxafl.theory.measure import AtModel, Sampled, at_model, loss_of, smallest_loss, spread_of
 from jaxafl.theory.staleness import of_schedule
 
 _AGREES = 1e-4  # relative difference allowed between the losses of a result and of the repeated run
@@ -90,10 +91,12 @@ def estimate(
     problem = sim.problem(run_seed)
     chosen = _chosen(sim, clients, samples, weights, seed)
     models = [first_model(problem.model, problem.data.form, problem.key), Version(trained.params, trained.model_state)]
-    objective = Objective(problem.model, problem.data, problem.device, chosen, models[0])
-    found = [objective.at(model, jax.random.key(seed), iterations) for model in models]
+    loss, points = loss_of(problem.model, problem.data, models[0]), [ravel_pytree(one.params)[0] for one in models]
+    given = [(one.model_state, problem.device.arrays, problem.device.frozen, chosen) for one in models]
+    at = functools.partial(at_model, loss, iterations, key=jax.random.key(seed))
+    found = jax.device_get([*map(at, given, points)])
     values = _of_gradients(sim, chosen, found)
-    values |= _of_optimum(objective, models, found, values["strong_convexity"], optimum, optimum_steps)
+    values |= _of_optimum(loss, given[-1], points, found, values["strong_convexity"], optimum, optimum_steps)
     scheduled, rates = _of_run(sim, trained, weights), _rates(sim)
     on = f"first and last model of a run of {trained.schedule.server_steps} server steps, {len(chosen.client)} of "
     on += f"{sim.data.num_clients} clients, up to {chosen.mask.shape[1]} samples of each"
@@ -157,17 +160,17 @@ def _per_batch(client: Any, counts: np.ndarray, chosen: np.ndarray) -> np.ndarra
 
 
 def _of_optimum(
-    objective: Objective, models: list[Version], found: list[AtModel], mu: float, optimum: float | None, steps: int
+    loss: Any, given: Any, points: list[Any], found: list[AtModel], mu: float, optimum: float | None, steps: int
 ) -> dict[str, float]:
     """Returns F*, the gap of the first model, and the distances to the minimisers of F and of every f_i."""
     begin = float(found[0].loss)
     nan = float("nan")
     if optimum is not None:
         return {"optimum": optimum, "gap": begin - optimum, "distance": nan, "optimum_spread": nan}
-    value, w = objective.smallest(models[-1], steps)
-    lowest = min([value, *(float(one.loss) for one in found)])
-    distances = [float(jnp.linalg.norm(ravel_pytree(model.params)[0] - w)) for model in models]
-    spread = objective.spread(models[-1], w, steps) if np.isfinite(mu) else nan
+    value, w = smallest_loss(loss, steps, given, points[-1])
+    lowest = min([float(value), *(float(one.loss) for one in found)])
+    distances = [float(jnp.linalg.norm(point - w)) for point in points]
+    spread = float(spread_of(loss, steps, given, w)) if np.isfinite(mu) else nan
     return {"optimum": lowest, "gap": begin - lowest, "distance": max(distances), "optimum_spread": spread}
 
 

@@ -13,7 +13,6 @@ from jax.flatten_util import ravel_pytree
 
 from jaxafl.data import FederatedData
 from jaxafl.device.keys import jax_key
-from jaxafl.engine.problem import DeviceData
 from jaxafl.engine.state import Version
 from jaxafl.models.model import Batch, Model
 
@@ -44,46 +43,18 @@ class AtModel(NamedTuple):
     smallest: Array  # [C]: smallest eigenvalue of the Hessian of f_i; NaN unless certainly above 0
 
 
-class Objective:
-    """F over chosen samples as a function of the trained parameters, as one vector [d].
+def loss_of(model: Model, data: FederatedData, version: Version) -> Callable[..., Array]:
+    """Returns f_i as a function of what is given, chosen samples of a client, and the trained parameters [d].
 
     Augmentation, dropout, weight decay and proximal term are off. Statistics of normalisation are those of the model.
+    What is given are non-trainable state, data on the device, frozen parameters, and all chosen samples.
 
     Args:
         model: the model of the simulation, in its precision.
         data: the data of the simulation.
-        device: the simulation's arrays on the device.
-        sampled: the chosen clients and samples.
         version: a model, for the structure of the parameters.
     """
-
-    def __init__(
-        self, model: Model, data: FederatedData, device: DeviceData, sampled: Sampled, version: Version
-    ) -> None:
-        _, unravel = ravel_pytree(version.params)
-        self._given = (device.arrays, device.frozen, sampled)
-        self._loss = functools.partial(_loss, model, data, unravel)
-
-    def at(self, version: Version, key: Array, iterations: int) -> AtModel:
-        """Measures loss, gradients and curvature at a model.
-
-        Args:
-            version: the model.
-            key: the key of the first vectors of the power iterations.
-            iterations: Hessian-vector products for each eigenvalue.
-        """
-        given = (version.model_state, *self._given)
-        return jax.device_get(_at(self._loss, iterations, given, ravel_pytree(version.params)[0], key))
-
-    def smallest(self, version: Version, steps: int) -> tuple[float, Array]:
-        """Returns the smallest F that L-BFGS finds from a model in at most `steps` steps, and its parameters [d]."""
-        given = (version.model_state, *self._given)
-        value, w = _descend(self._loss, steps, given, ravel_pytree(version.params)[0])
-        return float(value), w
-
-    def spread(self, version: Version, w: Array, steps: int) -> float:
-        """Returns the largest squared distance from w to a minimiser of an f_i, found by L-BFGS from w."""
-        return float(_spread(self._loss, steps, (version.model_state, *self._given), w))
+    return functools.partial(_loss, model, data, ravel_pytree(version.params)[1])
 
 
 def _loss(
@@ -99,7 +70,16 @@ def _loss(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _at(loss: Callable[..., Array], iterations: int, given: Any, w: Array, key: Array) -> AtModel:
+def at_model(loss: Callable[..., Array], iterations: int, given: Any, w: Array, key: Array) -> AtModel:
+    """Measures loss, gradients and curvature at a model.
+
+    Args:
+        loss: f_i, see `loss_of`.
+        iterations: Hessian-vector products for each eigenvalue.
+        given: arguments of `loss`.
+        w: the model.
+        key: the key of the first vectors of the power iterations.
+    """
     rows = given[3]
     objective = functools.partial(loss, given)
     value, mean = jax.value_and_grad(functools.partial(_mean, loss, given))(w)
@@ -162,14 +142,17 @@ def _mean(loss: Callable[..., Array], given: Any, w: Array) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _descend(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> tuple[Array, Array]:
+def smallest_loss(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> tuple[Array, Array]:
+    """Returns the smallest F that L-BFGS finds from a model in at most `steps` steps, and its parameters [d]."""
     mean = functools.partial(_mean, loss, given)
     found = _minimise(mean, w, steps)
     return mean(found), found
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _spread(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> Array:
+def spread_of(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> Array:
+    """Returns the largest squared distance from w to a minimiser of an f_i, found by L-BFGS from w."""
+
     def squared_distance(row: Sampled) -> Array:
         return jnp.sum(jnp.square(_minimise(functools.partial(loss, given, row), w, steps) - w))
 

@@ -18,7 +18,7 @@ class Csv(Tracker):
     """Appends a row per evaluation to a CSV file.
 
     Columns: axes of a sweep, `seed`, `step` (server steps), `time` (simulated seconds), `seconds` (of wall-clock time),
-    metrics, also of single clients and test sets, staleness (mean, largest) and mean norm of the updates. Each member
+    metrics, staleness (mean, largest) and mean norm of the updates. Each member
     of a sweep has its own file, `log-seed=0.csv`. A resumed run continues its rows. An earlier file is renamed:
     `log.csv` becomes `log-1.csv`, or the next free number.
 

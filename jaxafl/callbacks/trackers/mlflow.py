@@ -9,10 +9,8 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from jaxafl.callbacks.base import Chunk, Run, Tracker, checksum, error_of, name_of, required, scalars_of
+from jaxafl.callbacks.base import Chunk, Run, Tracker, error_of, name_of, required, scalars_of
 
-_MARK = "jaxafl.run"  # tag by which a resumed run finds its earlier part
-_AT = "simulated_seconds"
 _LONGEST = 500  # characters of a parameter, which every version of MLflow accepts
 _creating = threading.Lock()  # without it, two members of a sweep would create one experiment twice
 
@@ -22,7 +20,7 @@ class MLflow(Tracker):
 
     Metrics, staleness, norms of the updates and simulated time (`simulated_seconds`) are logged by server step, options
     as parameters such as `client.learning_rate`, and the citation as a tag. Every run and every member of a sweep is a
-    run of the experiment. A resumed run continues its MLflow run.
+    run of the experiment. A resumed run is a new one, with the evaluations from its checkpoint on.
 
     Args:
         experiment: name of the experiment; created if it does not exist.
@@ -42,24 +40,13 @@ class MLflow(Tracker):
 
     def begin(self, run: Run) -> None:
         options = {"seed": run.seed, **run.member, **run.options}
-        mark = checksum(options)
         with _creating:
             self.client = self.module.MlflowClient(self.uri)
             known = self.client.get_experiment_by_name(self.experiment)
             folder = known.experiment_id if known else self.client.create_experiment(self.experiment)
-        before = []
-        if run.resumed is not None:
-            order = ["attributes.start_time DESC"]
-            before = self.client.search_runs([folder], f"tags.`{_MARK}` = '{mark}'", max_results=1, order_by=order)
-        if before:
-            self.run_id = before[0].info.run_id
-            self.client.update_run(self.run_id, status="RUNNING")
-            self.logged = {point.step for point in self.client.get_metric_history(self.run_id, _AT)}
-            return
-        tags = {_MARK: mark, "citation": run.citation, **self.tags}
+        tags = {"citation": run.citation, **self.tags}
         name = name_of(run) or run.name
         self.run_id = self.client.create_run(folder, tags=tags, run_name=name).info.run_id
-        self.logged = set()
         entities = self.module.entities
         flat = flatten_dict(options, sep=".")
         parameters = [entities.Param(_key(name), str(value)[:_LONGEST]) for name, value in flat.items()]
@@ -67,9 +54,7 @@ class MLflow(Tracker):
             self.client.log_batch(self.run_id, params=parameters[start : start + 100])
 
     def chunk(self, chunk: Chunk) -> None:
-        if chunk.stop in self.logged:  # by the earlier process, after the checkpoint
-            return
-        now, values = int(1000 * time.time()), {**scalars_of(chunk), _AT: chunk.time}
+        now, values = int(1000 * time.time()), {**scalars_of(chunk), "simulated_seconds": chunk.time}
         metrics = [self.module.entities.Metric(_key(name), value, now, chunk.stop) for name, value in values.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 

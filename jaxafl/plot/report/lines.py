@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -43,14 +42,11 @@ Lines: TypeAlias = Sequence[Line]
 
 
 def named(results: Any) -> dict[str, xr.Dataset]:
-    """Returns results by name. A single result has its title, and the quickstart's file the names of its methods.
+    """Returns results by name; a single result has its title.
 
     Raises:
         TypeError, ValueError: these are not results.
     """
-    if isinstance(results, xr.Dataset) and "methods" in results.attrs:
-        methods = json.loads(results.attrs["methods"])
-        return {name: results.sel({"method": name}, drop=True).assign_attrs(attrs) for name, attrs in methods.items()}
     title = results.attrs.get("title", "the result") if isinstance(results, xr.Dataset) else ""
     return {str(name): one for name, one in by_name(results, title, "a report").items()}
 

@@ -24,9 +24,7 @@ function element(name, attributes, ...inside) {
 // which lines are shown, and the place in the palette of those in colour: all of a few, the best of many
 function chosen() {
   const boxes = [...document.querySelectorAll(".lines input")];
-  const wanted = [...document.querySelectorAll("select[data-axis]")].filter((one) => one.value !== "");
-  const shown = lines.map((line, place) => (boxes.length ? boxes[place].checked
-    : wanted.every((one) => line.place[one.dataset.axis] === one.value)));
+  const shown = lines.map((_, place) => !boxes.length || boxes[place].checked);
   const places = lines.map((_, place) => place);
   if (lines.length <= colours) return { shown, rank: places };
   const best = places.filter((place) => shown[place] && lines[place].score !== null)
@@ -236,7 +234,7 @@ for (const { key, views } of figures) {
 }
 
 const redraw = () => charts.forEach(draw);
-document.querySelectorAll("#lines input, #lines select").forEach((one) => one.addEventListener("change", redraw));
+document.querySelectorAll("#lines input").forEach((one) => one.addEventListener("change", redraw));
 
 const theme = document.getElementById("theme"), prefers = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme ?? (prefers.matches ? "dark" : "light")) === "dark";

@@ -30,8 +30,7 @@ def report(
 
     It has a summary, interactive curves against their costs, heat maps of a sweep over two options, staleness,
     participation, the spread over clients, all settings, and citations. Sections for which a result has no data are
-    left out. If there are more than seven lines, the best seven of those
-    selected by the sweep's axes are coloured.
+    left out. If there are more than seven lines, the best seven are coloured.
 
     Args:
         results: a result of a run or a sweep, a dict of results by name, or a `jaxafl.Comparison`, with differences
@@ -112,13 +111,13 @@ def _figure(figure: Figure) -> Html:
     return joined([element("p", figure.lead, class_="lead"), element("figure", *parts, id=f"figure-{figure.key}")])
 
 
-def _select(name: str, options: Mapping[str, str], **attributes: str) -> Html:
+def _select(name: str, options: Mapping[str, str]) -> Html:
     inside = [element("option", text, value=key) for key, text in options.items()]
-    return element("label", name, element("select", *inside, aria_label=name, **attributes))
+    return element("label", name, element("select", *inside, aria_label=name))
 
 
 def _chooser(lines: Lines) -> Html:
-    """Returns the controls that select the lines of figures: boxes for few lines, values of the axes for many."""
+    """Returns the help of the keys, and boxes that select the lines of figures if they are few."""
     keys = element(
         "p",
         "In a figure: arrow keys, or the pointer, read values; + and −, or dragging, show a part of the curves, 0 all.",
@@ -127,20 +126,12 @@ def _chooser(lines: Lines) -> Html:
     )
     if len(lines) == 1:
         return keys
-    if len(lines) <= MANY:
-        boxes = [element("label", element("input", type="checkbox", checked=True), line.name) for line in lines]
-        inside = [element("div", *boxes, class_="lines")]
-    else:
-        axes = dict.fromkeys(axis for line in lines for axis in line.place)
-        inside = []
-        for axis in axes:
-            values = dict.fromkeys(line.place.get(axis, "") for line in lines)
-            if len(values) > 1:
-                labels = {value: value.removeprefix(f"{axis}=") or "none" for value in values}
-                inside.append(_select(axis, {"": "all"} | labels, data_axis=axis))
-        text = f"{len(lines):,} members; of those chosen, the {MANY} that end best are in colour, the others grey."
-        inside = [element("p", text, class_="lead"), element("div", *inside, class_="controls")]
-    return joined([element("fieldset", element("legend", "Lines in the figures"), *inside, id="lines"), keys])
+    if len(lines) > MANY:
+        text = f"{len(lines):,} members; the {MANY} that end best are in colour, the others grey."
+        return joined([element("p", text, class_="lead"), keys])
+    boxes = [element("label", element("input", type="checkbox", checked=True), line.name) for line in lines]
+    inside = element("div", *boxes, class_="lines")
+    return joined([element("fieldset", element("legend", "Lines in the figures"), inside, id="lines"), keys])
 
 
 def _citation(lines: Lines) -> Html:
@@ -167,7 +158,7 @@ def _data(lines: Lines, drawn: Sequence[Figure]) -> str:
     scores = [score(line, metric) for line in lines]
     data = {
         "lines": [
-            {"name": line.name, "place": line.place, "score": number if np.isfinite(number) else None}
+            {"name": line.name, "score": number if np.isfinite(number) else None}
             for line, number in zip(lines, scores, strict=True)
         ],
         "figures": [packed(figure, pool) for figure in drawn],
