@@ -189,14 +189,6 @@ class Schedule(Summarised):
             name: one for name, one in (self.per_step | self.per_arrival).items() if name not in PER_STEP + PER_ARRIVAL
         }
 
-    def under_way(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns client and start of the runs in flight after the last server step, int and float64 [F].
-
-        Empty for a part of a schedule.
-        """
-        flying = self.unused.where(self.unused.reason == FLYING)
-        return flying.client.astype(int), flying.started
-
     def privacy(self, noise_multiplier: Any = None, *, delta: float, how: How = "participation") -> xr.Dataset:
         """Computes ε(δ) of every client for an observer of all versions, from its participations.
 

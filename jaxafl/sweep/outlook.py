@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxafl.device import buffers, devices_of
+from jaxafl.device import devices_of
 from jaxafl.engine.problem import Speed
 from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.devices import at_once
@@ -24,7 +24,6 @@ class Outlook(NamedTuple):
         batches: number of batches.
         together: members of the largest batch.
         devices: devices or threads of a CPU that run concurrently.
-        bytes: bytes of the arrays of one batch.
         compile_seconds: compile time of one program.
         seconds: time of all server steps without evaluations, extrapolated from the first batch alone.
     """
@@ -34,7 +33,6 @@ class Outlook(NamedTuple):
     batches: int
     together: int
     devices: int
-    bytes: int
     compile_seconds: float
     seconds: float
 
@@ -46,7 +44,6 @@ def outlook(
     *,
     eval_every: int | None = None,
     seed: int = 0,
-    together: int | None = None,
     lanes: int | None = None,
     chunk: int | None = None,
     devices: Any = None,
@@ -55,18 +52,17 @@ def outlook(
     """Estimates the cost of a sweep: compiles its first batch and times its first server steps.
 
     Args:
-        simulation, axes, server_steps, eval_every, seed, together, lanes, chunk, devices: as in `sweep`.
+        simulation, axes, server_steps, eval_every, seed, lanes, chunk, devices: as in `sweep`.
         workers: number of workers of an executor, each as fast as this process.
     """
     first, varied = axes_of(simulation, axes)
     chosen = devices_of(devices)
     speed = Speed(lanes, chunk, devices=tuple(chosen))
-    work = Work(first, varied, server_steps, eval_every, seed, together, speed, first.recording())
+    work = Work(first, varied, server_steps, eval_every, seed, None, speed, first.recording())
     batches = work.batches(max(1, len(chosen)))
     here = at_once(devices, chosen, work.bytes(range(len(work.members))))
     count = min(len(batches), here if workers == 1 else workers)
     execution = work.execution(batches[0])
-    held = buffers.num_bytes((execution.state, execution.problems[0].device._replace(validation=None)))
     end, done, taken, pace = work.every, 0, 0.0, 0.0
     while done < end and taken < _LONG_ENOUGH:
         until = min(2 * done + 1, end)
@@ -80,7 +76,6 @@ def outlook(
         batches=len(batches),
         together=max(map(len, batches)),
         devices=count,
-        bytes=held,
         compile_seconds=execution.compile_seconds,
         seconds=pace * server_steps * len(batches) / count,
     )

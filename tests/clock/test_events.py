@@ -89,7 +89,8 @@ TIMES = clock.uniform(0.5, 4.0)
 def test_discarded_and_other_runs_fill_the_time_of_all_clients(made: clock.Clock) -> None:
     """All clients train all the time; in rounds until they arrive or are stopped."""
     schedule = clock.schedule(made, 5, 1, 40, seed=3)
-    found, (flying, since) = discarded(schedule), schedule.under_way()
+    found, runs = discarded(schedule), schedule.unused
+    flying, since = (values[runs.reason == "flying"] for values in (runs.client, runs.started))
     counts = [getattr(schedule, f"runs_{name}")[-1] for name in ("refused", "stopped", "lost")]
     assert len(found.client) == sum(counts) > 0
     mask = schedule.mask

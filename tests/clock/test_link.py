@@ -125,7 +125,8 @@ def test_transfers_under_way_share_the_link_of_the_server(speed: float, buffer: 
     np.testing.assert_allclose(found.arrived[:, -1], found.time)
     assert found.runs_stopped[-1] == stopped
     assert (stopped > 0) == (bound is not None)
-    client, started = found.under_way()
+    flying = found.unused.reason == "flying"
+    client, started = found.unused.client[flying], found.unused.started[flying]
     assert len(client) == len(set(client)) <= 6
     assert (started <= found.time[-1]).all()
 
@@ -147,7 +148,8 @@ def test_runs_under_way_over_a_shared_link_are_known() -> None:
     hangs = clock.constant(np.array([np.inf, 1.0, 2.0, 3.0])) + clock.link(shared=2.0, bytes=3.0)
     for options, most in (({"concurrency": 3}, 3), ({"concurrency": 4, "buffer": 2, "dispatch": "step"}, 4)):
         found = run_clock(clock.free_running(durations=hangs, **options), 4, 1, 8)
-        client, started = found.under_way()
+        flying = found.unused.reason == "flying"
+        client, started = found.unused.client[flying], found.unused.started[flying]
         assert 0 in client  # it has been downloaded, and never arrives
         assert len(set(client)) == len(client) < most + 1
         for one, begun in zip(client, started, strict=True):
