@@ -92,7 +92,12 @@ def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
     names = [dim.name for dim in dims]
     _keep_differing(members)
     places = xr.Dataset(coords={dim.name: range(len(dim.labels)) for dim in dims}).stack(member=names)
-    folded = concatenated(members, "member").assign_coords(places.coords).unstack("member").transpose(*names, ...)
+    if not all(NAMES in one.coords for one in members):
+        members = [one.drop_vars(NAMES, errors="ignore") for one in members]
+    fill = {str(name): MISSING.get(str(name), np.nan) for one in members for name in one.variables} | {NAMES: ""}
+    how: Any = {"coords": "different", "combine_attrs": "drop_conflicts", "compat": "equals", "fill_value": fill}
+    folded = xr.concat(members, "member", data_vars="all", join="outer", **how)  # shorter members are padded
+    folded = folded.assign_coords(places.coords).unstack("member").transpose(*names, ...)
     coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.coords}.items()}
     folded = folded.assign_coords({path: (name, _exact(column)) for path, (name, column) in coords.items()})
     # an attribute that only some members have would be wrong for the whole sweep; it is a variable
@@ -102,25 +107,6 @@ def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
     folded.attrs = failures | {name: text for name, text in common.items() if name != "failed"}
     folded.attrs["sweep"] = json.dumps({name: column for name, (_, column) in coords.items()}, default=str)
     return folded
-
-
-def concatenated(members: list[xr.Dataset], dim: str) -> xr.Dataset:
-    """Returns results along a new dimension, with names of clients if all have them. Shorter ones are padded."""
-    import xarray as xr
-
-    if not all(NAMES in one.coords for one in members):
-        members = [one.drop_vars(NAMES, errors="ignore") for one in members]
-    fill = {str(name): MISSING.get(str(name), np.nan) for one in members for name in one.variables} | {NAMES: ""}
-    return xr.concat(
-        members,
-        dim=dim,
-        data_vars="all",
-        coords="different",
-        join="outer",
-        combine_attrs="drop_conflicts",
-        compat="equals",
-        fill_value=fill,
-    )
 
 
 def labels(column: list[Any]) -> list[Any]:
