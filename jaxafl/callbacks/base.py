@@ -117,7 +117,7 @@ def error_of(result: Any) -> BaseException | None:
 
 
 def scalars_of(chunk: Chunk) -> dict[str, float]:
-    """Returns the metrics of a chunk, and staleness (mean, largest), norm and `local_accuracy` (means) of its updates."""
+    """Returns the metrics of a chunk, and numbers of its updates: staleness, norm, `local_accuracy`."""
     found = dict(chunk.evaluation)
     if chunk.records:
         arrived = chunk.records["arrived"]

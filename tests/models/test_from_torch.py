@@ -224,10 +224,6 @@ ORDINARY = {
     "in place": lambda net, x: net.linear(x).mul_(2).add_(1),
     "in place without gradient": clamped,
     "cosine": lambda net, x: F.cosine_similarity(net.linear(x)[:, None], net.linear.weight[None], dim=2),
-    "average at the end": lambda net, x: F.avg_pool1d(net.linear(x).repeat(1, 2)[:, None], 3, 2, ceil_mode=True)[:, 0],
-    "average of padding": lambda net, x: F.avg_pool2d(
-        net.linear(x).repeat(1, 8).view(-1, 1, 4, 6), (4, 2), 3, 1, True, count_include_pad=False
-    )[:, 0, 0],
     "mean of a bag": lambda net, x: F.embedding_bag((x > 0).long(), net.linear.weight, mode="mean", padding_idx=0),
     "maximum of a bag": lambda net, x: F.embedding_bag((x > 0).long(), net.linear.weight, mode="max", padding_idx=1),
     "moving buffer": moving_mean,
@@ -311,6 +307,10 @@ IMPOSSIBLE = {
     "if on a tensor": (lambda net, x: net.linear(x) if x.sum() > 0 else x, "concrete value"),
     "generator": (lambda net, x: net.linear(x) + torch.rand(3, generator=torch.Generator()), "torch.Generator"),
     "backward": (lambda net, x: Sign.apply(net.linear(x)), "autograd.Function"),
+    "average at the end": (
+        lambda net, x: F.avg_pool1d(net.linear(x)[:, None], 2, 2, ceil_mode=True)[:, 0],
+        "ceil_mode",
+    ),
     "whole buffer": (counted, "buffer count of int64"),
     "parameter": (changed_weight, "changes its parameter linear.weight"),
     "batch": (lambda net, x: F.batch_norm(x.reshape(-1, 1), None, None, training=True).reshape(-1, 3), "18 rows"),

@@ -19,7 +19,6 @@ from unittest import mock
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 
@@ -220,25 +219,13 @@ def avg_pool(
     stride: Any = None,
     padding: Any = 0,
     ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
+    *more: Any,
+    **by_name: Any,
 ) -> Array:
-    """Averages windows with `ceil_mode`, where the last one may reach beyond the padding; torchax divides wrongly."""
-    if not ceil_mode:
-        raise NotImplementedError("avg_pool")
-    ends, count = [], x.ndim - 2
-    size, step, around = (np.broadcast_to(one, count).tolist() for one in (kernel_size, stride or kernel_size, padding))
-    for length, k, s, p in zip(x.shape[2:], size, step, around, strict=True):
-        windows = -(-(length + 2 * p - k) // s) + 1
-        windows -= (windows - 1) * s >= length + p  # no window begins after the samples and the padding before them
-        ends.append((0, max(0, (windows - 1) * s + k - length - 2 * p)))
-
-    def summed(values: Array, border: int) -> Array:
-        values = jnp.pad(values, [(0, 0), (0, 0), *((p, p) for p in around)], constant_values=border)
-        width = ((0, 0), (0, 0), *ends)
-        return lax.reduce_window(values, 0.0, lax.add, (1, 1, *size), (1, 1, *step), width)
-
-    return summed(x, 0) / (divisor_override or summed(jnp.ones_like(x), int(count_include_pad)))
+    """Refuses `ceil_mode`, where the last window may reach beyond the padding; torchax divides its sum wrongly."""
+    if ceil_mode:
+        raise UserError("average pools with ceil_mode=True would be wrong; pad the images, and leave it out")
+    raise NotImplementedError("avg_pool")
 
 
 def embedding_bag(
