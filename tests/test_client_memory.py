@@ -122,12 +122,12 @@ def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkey
 
     with pytest.raises(RuntimeError):
         sim.run(STEPS, seed=3, lanes=4, folder=tmp_path, checkpoint_every=1, eval_every=5, callbacks=Boom(10))
-    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4, folder=tmp_path)), want)
+    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4, folder=tmp_path, eval_every=5)), want)
     if name == "repeated":
         with pytest.raises(ValueError, match="cannot be extended"):
-            sim.run(STEPS + 4, seed=3, lanes=4, folder=tmp_path)
+            sim.run(STEPS + 4, seed=3, lanes=4, folder=tmp_path, eval_every=5)
     else:
-        longer = [sim.run(STEPS + 4, seed=3, lanes=4, **how) for how in ({"folder": tmp_path}, {})]
+        longer = [sim.run(STEPS + 4, seed=3, lanes=4, **how) for how in ({"folder": tmp_path, "eval_every": 5}, {})]
         assert len({one.attrs["runs_trained_untaken"] for one in longer}) == 1
     monkeypatch.setattr(planned, "_FIRST", 8)
     monkeypatch.setattr(planned, "_LARGEST", 8)

@@ -164,7 +164,9 @@ def test_words_and_bools_are_converted():
     np.testing.assert_array_equal(data.x_test, np.stack([X[:, 0], X[:, 1] > 0], 1).astype(np.float32))
 
 
-@pytest.mark.parametrize(("y", "word"), [(None, "y=x"), ({"a": Y, "b": Y}, "numpy.stack")])
+@pytest.mark.parametrize(
+    ("y", "word"), [(None, "y=x"), ({"a": Y, "b": Y}, "numpy.stack"), (["cat", None, "dog", "cat"] * 20, "labels")]
+)
 def test_errors_say_what_to_write(y, word):
     with pytest.raises((ValueError, TypeError), match=word):
         afl.data.from_arrays(X, y, IDS, test_fraction=0.2)
@@ -228,3 +230,16 @@ def test_data_that_change_keep_time_and_runs_in_flight():
     state, records = changed.step(state, 20)
     assert math.isclose(float(records["time"][-1]), before.schedule(40).time[-1], rel_tol=1e-6)
     assert float(changed.evaluate(state)["loss"]) < float(before.evaluate(state)["loss"])
+
+
+@pytest.mark.parametrize("ids", [np.where(IDS == 2, np.nan, IDS), ["a", "b", None, "a"] * 20])
+def test_a_missing_owner_is_no_client(ids):
+    with pytest.raises(ValueError, match="client_ids"):
+        afl.data.from_arrays(X, Y, ids, test_fraction=0.2)
+
+
+def test_what_starts_a_phase_and_metrics_have_a_form():
+    with pytest.raises(TypeError, match="initialised"):
+        simulation().init(start=simulation().train(1))
+    with pytest.raises(TypeError, match="dict"):
+        simulation().run(1, metrics=["f1"])

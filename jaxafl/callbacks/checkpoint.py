@@ -94,8 +94,8 @@ class Checkpoint:
             fits = server_steps == known
         if not about["over"] and not fits:
             raise UserError(
-                f"{self.folder} holds {made} of {known} server steps, which do not go on as {server_steps}: end that "
-                "run before you extend it, or name another folder"
+                f"{self.folder} holds {made} of {known} server steps, and does not go on as {server_steps}: a "
+                "shorter run needs another folder, and a longer one the end of this run"
             )
 
     @property

@@ -103,7 +103,7 @@ def tune(arguments: list[str]) -> int:
 
 
 def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) -> int:
-    """Go on with an interrupted run, sweep, comparison or search, from its --folder, also further than it was to go.
+    """Go on with an interrupted run, sweep, comparison or search, from its --folder, or extend a finished run.
 
     Args:
         folder: the folder

@@ -19,6 +19,8 @@ from jaxafl.data.targets import as_samples, as_targets, numbered
 from jaxafl.options import UserError, as_array, check_number, check_whole, kept, named
 from jaxafl.readers.pictures import is_picture, pixels
 
+_MISSING = ("None", "nan", "<NA>", "NaT")
+
 
 @named
 def from_arrays(
@@ -92,7 +94,11 @@ def from_arrays(
     y, y_test, *further = numbered(y, y_test, *(labels for _, labels in others.values()))
     others = {key: (held, labels) for (key, (held, _)), labels in zip(others.items(), further, strict=True)}
     samples, labels = _samples(name, x), as_targets(name, y)  # before a split, which would give samples other numbers
-    names, users = np.unique(as_array(name, "client_ids", client_ids), return_inverse=True)
+    ids = as_array(name, "client_ids", client_ids)
+    known = ids == ids if ids.dtype.kind != "O" else [isinstance(one, str) or str(one) not in _MISSING for one in ids]
+    if not np.all(known):
+        raise UserError(f"{name}: client_ids has none for sample {np.argmin(known)}; expected one. Leave it out")
+    names, users = np.unique(ids, return_inverse=True)
     lengths = [len(leaf) for leaf in jax.tree.leaves(samples)]
     if {*lengths} != {len(labels)} or users.shape != (len(labels),) or not len(labels):
         raise UserError(

@@ -52,7 +52,11 @@ def _places(mesh: Mesh, tree: Any) -> Any:
         return copied
     # leaves [P, L, ...], or [L, ...] if all members have the same
     axes: Any = state_axes(tree, shared=tree.batch_key[0].ndim == 0).lanes
-    lanes = type(axes)(*(NamedSharding(mesh, P(_AXIS) if axis is None else P(None, _AXIS)) for axis in axes))
+    of_members: Any = NamedSharding(mesh, P(None, _AXIS))
+    if axes == 0:
+        lanes = of_members
+    else:
+        lanes = type(axes)(*(NamedSharding(mesh, P(_AXIS)) if axis is None else of_members for axis in axes))
     places: Any = dict.fromkeys(State._fields, copied) | {"lanes": lanes}
     return State(**places)
 

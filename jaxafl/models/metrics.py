@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from jaxafl.options import UserError, check_choice
+from jaxafl.options import UserError, check_choice, shown
 
 Better: TypeAlias = Literal["higher", "lower"]
 CONFUSION = "confusion"
@@ -57,6 +57,8 @@ class Metric(NamedTuple):
 
 def checked_metrics(metrics: Any) -> dict[str, Metric]:
     """Returns the metrics of `Simulation.run(metrics=...)` by name; raises for anything else."""
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise TypeError(f"run: metrics is {shown(metrics)}; expected a dict, name -> function of labels and outputs")
     found = {name: one if isinstance(one, Metric) else Metric(one) for name, one in dict(metrics or {}).items()}
     for name, one in found.items():
         if one.function is confusion_matrix and name != CONFUSION:

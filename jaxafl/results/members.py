@@ -44,7 +44,9 @@ def members(results: Results, *variables: str) -> list[Member]:
         if missing := [variable for variable in variables if variable not in dataset.variables]:
             known = [str(one) for one in dataset.data_vars]
             close = did_you_mean(missing[0], known)
-            raise UserError(f"the result {name} has no {', '.join(missing)}; it has {', '.join(known)}{close}")
+            raise UserError(
+                f"{f'the result {name}'.strip()} has no {', '.join(missing)}; it has {', '.join(known)}{close}"
+            )
     found = [member for name, dataset in named.items() for member in _split(name, dataset, variables)]
     if not all(member.runs for member in found) or not found:
         sizes = {str(dim): size for dataset in named.values() for dim, size in dataset.sizes.items() if not size}
