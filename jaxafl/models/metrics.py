@@ -61,6 +61,8 @@ def checked_metrics(metrics: Any) -> dict[str, Metric]:
         raise TypeError(f"run: metrics is {shown(metrics)}; expected a dict, name -> function of labels and outputs")
     found = {name: one if isinstance(one, Metric) else Metric(one) for name, one in dict(metrics or {}).items()}
     for name, one in found.items():
+        if not callable(one.function):
+            raise TypeError(f"run: metrics[{name!r}] is {shown(one.function)}; expected a function (labels, outputs)")
         if one.function is confusion_matrix and name != CONFUSION:
             raise UserError(f"run: metrics has the confusion matrix as {name!r}; expected the name {CONFUSION!r}")
         check_choice("run", f"metrics[{name!r}].better", one.better, (None, "higher", "lower"))
