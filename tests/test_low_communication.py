@@ -56,6 +56,7 @@ def test_the_state_of_an_optimiser_lasts(centres, start, client, expected):
     np.testing.assert_allclose(versions(4, centres, start, client, PLAIN, synchronous()), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "client",
     [
@@ -134,6 +135,7 @@ def test_open_slots(slots, times, last):
     assert [*zip(found.client[-1].tolist(), found.staleness[-1].tolist(), strict=True)] == last
 
 
+@pytest.mark.slow
 def test_lanes_and_resumed_runs_are_equal(tmp_path):
     preset = afl.presets.async_diloco(4, afl.clock.uniform(1, 3), window=0.5)
     client = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")

@@ -96,6 +96,7 @@ def test_bounded_staleness_with_restarts_at_the_step():
     assert found.time.tolist() == [1, 10, 11, 20] and found.taken.tolist() == [2, 3, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_limit_of_time_after_all_have_left_says_so():
     leaving = sessions(uniform(1, 2), constant(10), off=constant(5), leave=0.5)
     result = simulation(clock=free_running(2, durations=leaving)).run(until={"time": 1000})
@@ -192,6 +193,7 @@ def test_owners_and_extended_dirichlet():
     np.testing.assert_array_equal(x, X[kept[1]])
 
 
+@pytest.mark.slow
 def test_local_training_alone_equals_a_loop_of_each_client():
     client = afl.Client(learning_rate=0.1, steps=4, batch_size=None, personal=lambda path: True)
     trained = simulation(client=client, server=afl.server.fedavg(), clock=synchronous()).train(3)

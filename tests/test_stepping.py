@@ -86,6 +86,7 @@ def test_steps_are_traced_by_jit_scan_and_vmap() -> None:
     assert arrived[:, :HALF].all() and not arrived[:, HALF:].any()  # past the schedule nothing happens
 
 
+@pytest.mark.slow
 def test_hyperparameters_in_the_state_can_be_batched() -> None:
     sim = simulation("fedavg")
     state = sim.init(SEED, STEPS)
