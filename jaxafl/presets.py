@@ -153,8 +153,8 @@ def diloco(
 
     m ← β m + D, x ← x + η (D + β m). It is `fedopt(optax.sgd, η, momentum=β, nesterov=True)` on `synchronous`. Workers
     keep the state of their optimiser: `Client(optax.adamw, learning_rate=4e-4, weight_decay=0.1, steps=500,
-    reset="never")`. In a shell: `--server fedopt --clock synchronous --client.reset never`. The numbers are the
-    paper's, which we know from other texts; three independent codes agree on the rule. MaxText has η = 0.3, and
+    reset="never")`. In a shell: `jaxafl run FILE.py`, since `--server fedopt` takes no momentum there. The numbers are
+    the paper's, which we know from other texts; three independent codes agree on the rule. MaxText has η = 0.3, and
     NoLoCo's code takes heavy-ball momentum, 0.3.
 
     Args:
@@ -177,8 +177,7 @@ def muloco(
     """Builds MuLoCo: DiLoCo with Muon as the workers' optimiser.
 
     `Client(optax.contrib.muon, learning_rate=..., steps=..., reset="never")`, and with `upload=` two bits and error
-    feedback. In a shell: `--server fedopt --clock synchronous --client.optimizer optax.contrib:muon`. The server is
-    that of `diloco`; we have read the abstract only.
+    feedback. In a shell: `jaxafl run FILE.py`. The server is that of `diloco`; we have read the abstract only.
 
     Args:
         durations: duration of a run in simulated seconds.
@@ -204,7 +203,8 @@ def async_diloco(
     """Builds asynchronous Local-SGD with Delayed Nesterov, whose workers restart after a grace window.
 
     It is `delayed_nesterov` on `free_running(N, begins=grace(W))`. Slow workers take fewer local steps by
-    `dylu_steps`. In a shell: `--server delayed_nesterov --clock free_running`.
+    `dylu_steps`. In a shell: `--server delayed_nesterov --clock free_running --clock.concurrency N`, which has the
+    window 0.
 
     Args:
         clients: N, which all train all the time.
