@@ -102,8 +102,7 @@ class Part:
         if "__init__" in vars(cls):
             cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
         fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-        leaves = [field.name for field in fields if not bounds_of(field).static]
-        jax.tree_util.register_dataclass(cls, leaves, [field.name for field in fields if field.name not in leaves])
+        _register(cls, [one.name for one in fields], [one.name for one in fields if not bounds_of(one).static])
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -119,6 +118,27 @@ class Part:
         defaults |= self.implied
         given = {name: value for name, value in options_of(self).items() if not _same(value, defaults.get(name, ...))}
         return f"{type(self).__name__}({', '.join(f'{name}={shown(value)}' for name, value in given.items())})"
+
+
+def _register(cls: type, names: list[str], leaves: list[str]) -> None:
+    """Makes a class a pytree.
+
+    Structures of `jax.tree_util.register_dataclass` are equal if only their classes differ (in JAX 0.10 to 0.12), so
+    that `jax.jit` now and then took the trace of `uniform(0.5, 1)` for `lognormal(0.5, 1)`.
+    """
+    keys, static = [*map(jax.tree_util.GetAttrKey, leaves)], [name for name in names if name not in leaves]
+
+    def flatten(part: Any) -> tuple[Any, Any]:
+        return [getattr(part, name) for name in leaves], tuple([getattr(part, name) for name in static])
+
+    def flatten_with_keys(part: Any) -> tuple[Any, Any]:
+        values, rest = flatten(part)
+        return zip(keys, values, strict=True), rest
+
+    def unflatten(rest: Any, values: Any) -> Any:
+        return cls(**dict(zip(leaves, values, strict=True)), **dict(zip(static, rest, strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
 
 class Wrapped:

@@ -63,11 +63,11 @@ def test_a_run_beside_its_clock_goes_on_with_the_places_that_it_needed(tmp_path:
 @slow
 def test_runs_that_do_not_go_on_need_another_folder(tmp_path: pathlib.Path) -> None:
     simulation().run(17, folder=tmp_path, eval_every=EVERY)
-    with pytest.raises(ValueError, match="holds 17 of 17 server steps, which do not go on as 12"):
+    with pytest.raises(ValueError, match=r"17 of 17 server steps.* as 12"):
         simulation().run(12, folder=tmp_path, eval_every=EVERY)
     with pytest.raises(RuntimeError):
         simulation().run(30, callbacks=Boom(24), folder=tmp_path, checkpoint_every=3, eval_every=EVERY)
-    with pytest.raises(ValueError, match="of 30 server steps, which do not go on as 41: end that run before"):
+    with pytest.raises(ValueError, match=r"of 30 server steps.* as 41"):
         simulation().run(41, folder=tmp_path, eval_every=EVERY)
 
 
