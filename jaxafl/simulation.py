@@ -88,7 +88,7 @@ class Simulation(Stepwise, Summarised):
                 continue
             room = "models" if name == "model" else name
             known = getattr(importlib.import_module("jaxafl"), room).__all__
-            meant = "; call it" if isinstance(value, type) else did_you_mean(value, known)
+            meant = "; call it" if isinstance(value, type) else did_you_mean(value, [f"{one}()" for one in known])
             raise TypeError(f"Simulation({name}=...) got {shown(value)}, no {name}; see jaxafl.{room}{meant}")
         self.model.at(self.precision)  # raises for a precision that cannot work
 

@@ -106,7 +106,7 @@ def from_arrays(
         )
     first = next(iter(others), "")
     if [x_test is not None or y_test is not None, test_fraction is not None, bool(others)].count(True) != 1:
-        raise UserError(f"{name}: give either x_test and y_test, or test_fraction, or test")
+        raise UserError(f"{name}: give one test set: x_test and y_test, or test_fraction=0.2, or test=...")
     if others:
         x_test, y_test = others.pop(first)
     source: Source = {"source": "arrays"}
@@ -156,18 +156,23 @@ def from_clients(
         >>> data.client_names.tolist(), data.counts.tolist(), data.test_clients.tolist()
         (['ann', 'bob'], [4, 2], [0, 0, 0, 0, 1, 1])
     """
-    x, y, owners = _joined(clients)
+    x, y, owners = _joined(clients, owns=True)
     if test is not None:
         x_test, y_test, test_owners = _joined(test)
         options = {"x_test": x_test, "y_test": y_test, "test_client_ids": test_owners} | options
     return from_arrays(x, y, owners, **options)
 
 
-def _joined(clients: Any) -> tuple[Any, Any, np.ndarray]:
-    """Returns the samples and targets of all clients, and the name of the client of each sample."""
+def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
+    """Returns the samples and targets of all clients, and the name of the client of each sample.
+
+    With `owns` every client must have samples, since one without them would be no client.
+    """
     named_clients = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     x, y = zip(*named_clients.values(), strict=True)
     lengths = [len(one) for one in y]
+    if owns and 0 in lengths:
+        raise UserError(f"from_clients: client {[*named_clients][lengths.index(0)]!r} has no samples; leave it out")
 
     def joined(*parts: Any) -> np.ndarray:
         arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]

@@ -183,10 +183,11 @@ def mixture(
         ValueError: there are fewer than two durations, or the weights are not as many, negative, or all 0.
     """
     odds = as_numbers("mixture", "weights", [1.0] * len(durations) if weights is None else weights)
-    if len(durations) < 2 or odds.shape != (len(durations),) or odds.min() < 0 or not odds.sum():
+    known = len(durations) > 1 and all(isinstance(one, Duration) for one in durations)
+    if not known or odds.shape != (len(durations),) or odds.min() < 0 or not odds.sum():
         raise UserError(
-            f"mixture: {len(durations)} durations and weights {weights}; expected two durations or more, and a weight "
-            ">= 0 for each, not all of them 0"
+            f"mixture: durations are {durations!r:.100}, and weights {weights}; expected two durations or more, such as "
+            "constant(2.0), and a weight >= 0 for each, not all of them 0"
         )
     made = durations[-1]
     for place in reversed(range(len(durations) - 1)):
