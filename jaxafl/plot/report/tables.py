@@ -48,6 +48,9 @@ def summary(lines: Lines) -> Html:
     for way in ("up", "down"):
         if f"bytes_{way}" in known:
             columns[f"MB {way}"] = _means(lines, functools.partial(_megabytes, name=f"bytes_{way}"), ",.4g")
+    for name, unit in {"joules": "energy (J)", "grams": "carbon (g)"}.items():
+        if name in known:
+            columns[unit] = _means(lines, lambda run, name=name: run[name].values.sum(), ",.4g")  # type: ignore[misc]
     noise = [_epsilon(line) for line in lines]
     columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
