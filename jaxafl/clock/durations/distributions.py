@@ -186,8 +186,8 @@ def mixture(
     known = len(durations) > 1 and all(isinstance(one, Duration) for one in durations)
     if not known or odds.shape != (len(durations),) or odds.min() < 0 or not odds.sum():
         raise UserError(
-            f"mixture: durations are {durations!r:.100}, and weights {weights}; expected two durations or more, such as "
-            "constant(2.0), and a weight >= 0 for each, not all of them 0"
+            f"mixture: durations are {durations!r:.100}, and weights {weights}; expected two durations, such as "
+            "constant(2.0), or more, and a weight >= 0 for each, not all of them 0"
         )
     made = durations[-1]
     for place in reversed(range(len(durations) - 1)):
