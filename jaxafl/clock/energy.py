@@ -39,7 +39,7 @@ def energy_of(
     ended = np.minimum(ended, end)
     begun = started <= end
     worked = np.where(begun, np.clip(work, 0, ended - started), 0.0)
-    sent = np.concatenate([np.ones(len(first), bool), ~np.isin(unused.reason, ("stopped", "flying"))])
+    sent = np.concatenate([np.ones(len(first), bool), ~np.isin(unused.reason, ("stopped", "abandoned", "flying"))])
     transferred = begun * np.float64(size[1]) + (sent & begun) * np.float64(size[0])
 
     def total(values: np.ndarray) -> np.ndarray:

@@ -285,7 +285,9 @@ class Fleet:
         return begun
 
     def start_round(self, clients: Sequence[int], versions: Sequence[int] | None = None) -> list[LocalRun]:
-        """Starts runs for which the clock itself waits, while no others are in flight.
+        """Starts runs for which the clock itself waits, while no others are in flight; none of their clients restarts.
+
+        The runs are in the order of the clients, and `arrived` of each is its end.
 
         Args:
             clients: the clients.
@@ -327,6 +329,9 @@ class Fleet:
 
     def discard(self, run: LocalRun, reason: str = "refused") -> None:
         """Gives up a run, which no server step takes.
+
+        It ends at `now` if it is stopped or abandoned, and at its arrival otherwise. A clock of rounds sets `now` to
+        the end of the round before.
 
         Args:
             run: the run.

@@ -35,8 +35,9 @@ class Source(NamedTuple):
 class Unused(NamedTuple):
     """Runs that no server step takes, [U]; see `Schedule` for the fields.
 
-    The reason is `"refused"`, `"stopped"`, `"lost"`, `"late"` (another run of the client replaces it), or `"flying"`
-    for a run in flight at the end of a complete schedule. Clients complete those that were refused, lost or late.
+    The reason is `"refused"`, `"stopped"`, `"lost"`, `"late"` (another run of the client replaces it), `"abandoned"`
+    (the client gives it up), or `"flying"` for a run in flight at the end of a complete schedule. Clients complete
+    those that were refused, lost or late.
     """
 
     client: np.ndarray

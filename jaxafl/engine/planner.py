@@ -332,7 +332,7 @@ def _rows(runs: Runs, saves: Moves, saved: np.ndarray) -> tuple[np.ndarray, int,
     update is trained just before the only step that consumes it.
 
     Args:
-        runs, saves: see `place`.
+        runs, saves: see `_place`.
         saved: server step after each save.
 
     Returns:
