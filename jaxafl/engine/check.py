@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -468,7 +469,7 @@ def _weights_read(parts: Parts) -> list[str]:
             columns: Any = dict(mask=none == 0, client=who, multiplicity=none + 1, kind=none, staleness=none + t)
             columns |= dict(delta=several, base=several, samples=samples[who], local_steps=local_steps[place + t])
             columns |= dict(loss=loss[place + t], step=jnp.int32(t), time=jnp.ones((), real), key=jax.random.key(t))
-            seen = Arrivals(**columns)
+            seen = Arrivals(**columns, columns=defaultdict(lambda: jnp.int32(0)))
             outcome = server.update(now, state, seen)
             now, state = outcome.params, outcome.state
             if client.correction is not None:
