@@ -8,9 +8,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import optax
 
-from jaxafl.clock import Clock, Duration, constant, free_running, grace, synchronous
+from jaxafl.clock import Clock, Duration, constant, free_running, grace, synchronous, tiers
 from jaxafl.options import Number, as_numbers, check_flag, check_number, check_whole
 from jaxafl.server import Server, asysg, delayed_nesterov, fedbuff, fedopt, fedstale
+from jaxafl.server import halos as halos_server
 
 __all__ = ["Preset", "async_diloco", "diloco", "fedvarp", "muloco", "naive_optimal", "rennala", "ringmaster"]
 
