@@ -22,7 +22,7 @@ HEAD = ("algorithm", "clock", "reads", "keeps", "paper", "rests on", "updates/s"
 _SHAPE, _CLIENTS = (7, 3), 20
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 _SYMBOLS = {"delta": "Δ", "base": "x_s", "staleness": "τ", "samples": "n_i", "local_steps": "K_i", "loss": "loss"}
-_SYMBOLS |= {"client": "client", "kind": "kind", "multiplicity": "multiplicity"}
+_SYMBOLS |= {"client": "client", "kind": "kind", "multiplicity": "multiplicity", "columns": "columns of the clock"}
 
 
 def facts(sim: afl.Simulation) -> dict[str, list[str]]:
@@ -62,6 +62,8 @@ def reads(sim: afl.Simulation) -> list[str]:
     columns = {"delta": rows, "base": base, "samples": real, "loss": real, "step": jnp.int32(0), "time": jnp.zeros(())}
     columns |= {"mask": whole > 0, "key": jax.random.key(0)}
     integers = ("client", "multiplicity", "kind", "staleness", "local_steps")
+    own = sim.schedule(1).columns
+    columns["columns"] = {name: jnp.asarray(values[0]) for name, values in own.items()}
     arrivals = Arrivals(**columns, **dict.fromkeys(integers, whole))
     params = {"w": jnp.zeros(_SHAPE)}
     state = server.init(params, jnp.ones(_CLIENTS))

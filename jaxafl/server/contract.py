@@ -70,7 +70,7 @@ class Arrivals(NamedTuple):
     time: Float[Array, ""]
     key: Any = None
     validation_gradient: Callable[[Tree, int | None], Tree] | None = None
-    columns: Mapping[str, Array] = types.MappingProxyType({})
+    columns: Mapping[str, Array] = {}  # an empty pytree
 
 
 class Needs(NamedTuple):
