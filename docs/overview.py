@@ -27,7 +27,8 @@ _SYMBOLS |= {"client": "client", "kind": "kind", "multiplicity": "multiplicity",
 
 def facts(sim: afl.Simulation) -> dict[str, list[str]]:
     """Returns the inputs and the state of a server; tracing all servers is slow, so they are kept with the numbers."""
-    return {"reads": reads(sim), "keeps": keeps(sim.server)}
+    server, _ = sim.server.prepare(sim.clock, sim.client, sim.data.counts, 0)
+    return {"reads": reads(sim, server), "keeps": keeps(server)}
 
 
 def row(one: Constructor, ran: dict[str, Any]) -> tuple[str, ...]:
@@ -53,9 +54,8 @@ def keys_of(one: Constructor) -> list[str]:
     return [*keys, *(["li2020"] if one.name == "fedprox" else [])]
 
 
-def reads(sim: afl.Simulation) -> list[str]:
-    """Returns the fields of `Arrivals` on which model, state or replies of the server depend, as symbols."""
-    server, _ = sim.server.prepare(sim.clock, sim.client, sim.data.counts, 0)
+def reads(sim: afl.Simulation, server: afl.Server) -> list[str]:
+    """Returns the fields of `Arrivals` on which model, state or replies of a prepared server depend, as symbols."""
     size = sim.clock.arrivals(_CLIENTS) or _CLIENTS
     whole, real, rows = jnp.zeros(size, jnp.int32), jnp.zeros(size), {"w": jnp.zeros((size, *_SHAPE))}
     base = rows if server.needs.base or server.needs.client_models else None

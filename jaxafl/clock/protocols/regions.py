@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -84,24 +84,20 @@ class tiers(Clock):
         arrived, merged = [0] * count, [0] * count  # v_l, now and at the last download
         begun = [0] * fleet.num_clients  # v_l at the start of each client's run
         transfers: list[tuple[float, int, int]] = []  # a heap of their ends, what they then do, and their regions
-
-        def columns(region: int, event: int, staleness: int = 0) -> dict[str, Any]:
-            return {"region": region, "event": event, "regional_staleness": staleness}
-
         for runs in fleet.instants():
             for run in runs:
                 region = self.regions[run.client]
                 staleness = arrived[region] - begun[run.client]
                 begun[run.client] = arrived[region] = arrived[region] + 1
-                sends = arrived[region] == merged[region] + self.after
-                if sends:
+                event = SENDS if arrived[region] == merged[region] + self.after else ARRIVES
+                if event == SENDS:
                     heappush(transfers, (fleet.now + up[region], RISES, region))
-                yield fleet.step([run], **columns(region, SENDS if sends else ARRIVES, staleness))
+                yield fleet.step([run], region=region, event=event, regional_staleness=staleness)
             if not runs:
                 _, event, region = heappop(transfers)
                 if event == RISES:
                     heappush(transfers, (fleet.now + down[region], MERGES, region))
                 else:
                     merged[region] = arrived[region]
-                yield fleet.step([], **columns(region, event))
+                yield fleet.step([], region=region, event=event, regional_staleness=0)
             fleet.alarm = transfers[0][0] if transfers else NEVER

@@ -84,7 +84,7 @@ class halos(Server):
     meanings: ClassVar[dict[str, str]] = {
         "region": "region of the event",
         "event": "0 arrival, 1 arrival after which the region sends, 2 update of a region arrives, 3 merge in a region",
-        "regional_staleness": "arrivals in the region since the start of the run",
+        "regional_staleness": "arrivals in the region since the start of the run; 0 for a transfer",
     }
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
