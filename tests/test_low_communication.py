@@ -157,6 +157,7 @@ def test_lanes_and_resumed_runs_are_equal(tmp_path):
         (lambda: schedule(timed(1.0, 2.0, begins=grace(-1.0)), 2, 1, 1), "window"),
         (lambda: schedule(timed(1.0, 2.0, begins=open_slots(3)), 2, 1, 1), "slots"),
         (lambda: versions(1, (0, 1), 0, local(optax.sgd, 0.1, 1), EAGER, timed(1.0, 2.0)), "activation"),
+        (lambda: halos_run(1, afl.server.halos(), TWO_REGIONS, correction=afl.correction.feddyn(0.1)), "feddyn"),
         (lambda: versions(1, (0, 1), 0, local(optax.contrib.prodigy, 0.1, 1), PLAIN, synchronous()), "reset"),
         (lambda: versions(1, (0, 1), 0, local(INJECTED, np.array([0.1, 0.2]), 1), PLAIN, synchronous()), "reset"),
     ],
@@ -198,10 +199,10 @@ TWO_REGIONS = tiers(regions=[0, 0, 1, 1], durations=FOUR, up=[0.53, 0.77], down=
 ADDING = dict(learning_rate=1.0, momentum=0.0, period=1, regional_rate=1.0, regional_momentum=0.0, regional_period=1)
 
 
-def halos_run(steps, server, clock):
+def halos_run(steps, server, clock, **client):
     """Returns the result, and x after the updates of regions."""
     with jax.enable_x64(True):
-        sim = quadratics((1, 2, 4, 8), 0, local(optax.sgd, 0.5, 1, "run"), server, clock)
+        sim = quadratics((1, 2, 4, 8), 0, local(optax.sgd, 0.5, 1, "run", **client), server, clock)
         result = sim.run(steps, observe=lambda params: params)
     return result, result.observe_x.values[1:][result.event == 2]
 

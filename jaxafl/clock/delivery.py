@@ -24,6 +24,6 @@ class Delivery(enum.Flag):
     BY_CLIENT = enum.auto()  # entry i is client i
     KINDS = enum.auto()  # `kind` distinguishes arrivals
     HELD = enum.auto()  # a client may go on from the version that it holds
-    REGIONS = enum.auto()  # clients are of regions (column `region`), which exchange models with the server
+    REGIONAL = enum.auto()  # clients are of regions (column `region`), which exchange models with the server
     QUEUED = enum.auto()  # a run may wait at its client before it starts, with the model that was sent
     REPLIES = enum.auto()  # the server may answer with the local steps of a client's next run

@@ -161,7 +161,11 @@ _FIT: tuple[Rule, ...] = (
     (
         lambda p: (
             getattr(p.client.correction, "sums_updates", False)
-            and (isinstance(p.aggregate, Aggregate) or "rejected" in p.server.counters)
+            and (
+                isinstance(p.aggregate, Aggregate)
+                or "rejected" in p.server.counters
+                or Delivery.REGIONAL in p.clock.delivers
+            )
         ),
         "Client: correction={client.correction!r} adds all received updates to the model, whatever {server!r} does "
         "with them; expected a server that takes their mean, such as fedavg. Leave out one of the two",

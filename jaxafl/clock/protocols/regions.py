@@ -50,7 +50,7 @@ class tiers(Clock):
     after: int = static(default=32, kw_only=True)
 
     references: ClassVar[tuple[str, ...]] = ("kim2025",)
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.EMPTY | Delivery.REGIONS
+    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.EMPTY | Delivery.REGIONAL
     takes_all: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

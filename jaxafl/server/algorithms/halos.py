@@ -43,7 +43,7 @@ class halos(Server):
     with momentum, sum and count of its own.
 
     - A worker of region l arrives: y_l ← DN_l(y_l, Δ_i), and the worker goes on from this y_l.
-    - After K_s arrivals the region sends u = y_l - r_l, once per round trip.
+    - After K_s arrivals since the last merge the region sends u = y_l - r_l, once per round trip.
     - u reaches the global server: x ← DN(x, u), and this x is sent back to region l only.
     - x reaches region l: y_l ← (1 - α) y_l + α x, r_l ← y_l.
 
@@ -57,7 +57,10 @@ class halos(Server):
         momentum: β of the global server, in [0, 1).
         period: N of the global server, updates of regions between two changes of its momentum.
         activation: c of the global server, in [0, 1/N].
-        regional_rate, regional_momentum, regional_period, regional_activation: η, β, N and c of every region.
+        regional_rate: η of every region; at least 0, or a schedule like that of `learning_rate`.
+        regional_momentum: β of every region, in [0, 1).
+        regional_period: N of every region, arrivals in it between two changes of its momentum.
+        regional_activation: c of every region, in [0, 1/N].
         alpha: weight α of the global model in a merge, in [0, 1]. 1 drops the work of a round trip, 0 never listens.
 
     References:
@@ -76,7 +79,7 @@ class halos(Server):
     alpha: Number = number(default=0.25, least=0, most=1)
     sizes: Any = recording(default=None)  # clients of each region, [R]
 
-    requires = Delivery.CONTINUOUS | Delivery.REGIONS
+    requires = Delivery.CONTINUOUS | Delivery.REGIONAL
     accepts = Delivery.STALE | Delivery.EMPTY
     needs = Needs(client_models=True, empty_steps=True)
     single = True
