@@ -22,12 +22,13 @@ HEAD = ("algorithm", "clock", "reads", "keeps", "paper", "rests on", "updates/s"
 _SHAPE, _CLIENTS = (7, 3), 20
 _CALLS = ("pjit", "jit", "closed_call", "core_call", "remat", "checkpoint", "custom_jvp_call", "custom_vjp_call")
 _SYMBOLS = {"delta": "Δ", "base": "x_s", "staleness": "τ", "samples": "n_i", "local_steps": "K_i", "loss": "loss"}
-_SYMBOLS |= {"client": "client", "kind": "kind", "multiplicity": "multiplicity"}
+_SYMBOLS |= {"client": "client", "kind": "kind", "multiplicity": "multiplicity", "columns": "columns of the clock"}
 
 
 def facts(sim: afl.Simulation) -> dict[str, list[str]]:
     """Returns the inputs and the state of a server; tracing all servers is slow, so they are kept with the numbers."""
-    return {"reads": reads(sim), "keeps": keeps(sim.server)}
+    server, _ = sim.server.prepare(sim.clock, sim.client, sim.data.counts, 0)
+    return {"reads": reads(sim, server), "keeps": keeps(server)}
 
 
 def row(one: Constructor, ran: dict[str, Any]) -> tuple[str, ...]:
@@ -53,15 +54,16 @@ def keys_of(one: Constructor) -> list[str]:
     return [*keys, *(["li2020"] if one.name == "fedprox" else [])]
 
 
-def reads(sim: afl.Simulation) -> list[str]:
-    """Returns the fields of `Arrivals` on which model, state or replies of the server depend, as symbols."""
-    server, _ = sim.server.prepare(sim.clock, sim.client, sim.data.counts, 0)
+def reads(sim: afl.Simulation, server: afl.Server) -> list[str]:
+    """Returns the fields of `Arrivals` on which model, state or replies of a prepared server depend, as symbols."""
     size = sim.clock.arrivals(_CLIENTS) or _CLIENTS
     whole, real, rows = jnp.zeros(size, jnp.int32), jnp.zeros(size), {"w": jnp.zeros((size, *_SHAPE))}
     base = rows if server.needs.base or server.needs.client_models else None
     columns = {"delta": rows, "base": base, "samples": real, "loss": real, "step": jnp.int32(0), "time": jnp.zeros(())}
     columns |= {"mask": whole > 0, "key": jax.random.key(0)}
     integers = ("client", "multiplicity", "kind", "staleness", "local_steps")
+    own = sim.schedule(1).columns
+    columns["columns"] = {name: jnp.asarray(values[0]) for name, values in own.items()}
     arrivals = Arrivals(**columns, **dict.fromkeys(integers, whole))
     params = {"w": jnp.zeros(_SHAPE)}
     state = server.init(params, jnp.ones(_CLIENTS))

@@ -39,6 +39,7 @@ def methods() -> dict[str, afl.Simulation]:
     rounds, ticks = clock.synchronous(cohort=_AT_WORK, durations=speeds), clock.bernoulli(upload=0.3)
     contacts = clock.interrupting(period=3.0, contacted=3, durations=steps)
     stale = clock.stale_rounds(participants=5, max_staleness=4, durations=speeds)
+    regions = [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
     usual = afl.Client(optax.sgd, learning_rate=0.03, steps=10, batch_size=10)
     lasting = afl.Client(optax.adam, learning_rate=0.01, steps=10, batch_size=10, reset="never")
     muon = afl.Client(optax.contrib.muon, learning_rate=0.01, steps=10, batch_size=10, reset="never")
@@ -78,6 +79,8 @@ def methods() -> dict[str, afl.Simulation]:
         "fedstale": (server.fedstale(), rounds, usual),
         "fedvarp": (*afl.presets.fedvarp(_AT_WORK, speeds), usual),
         "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
+        "halos": (server.halos(), clock.tiers(regions=regions, durations=speeds, up=1.0, down=1.0, after=10), usual),
+        "halos_regions": (*afl.presets.halos_regions(regions, speeds, bytes=1e8), lasting),
         "ia2sgd": (server.ia2sgd(0.5), all_single, usual),
         "kardam": (server.kardam(0.1), all_single, gradient),
         "malenia": (server.malenia(0.5), clock.harmonic(durations=speeds, batch=30), usual),
@@ -119,6 +122,7 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "every_buffer": (clock.every_buffer(durations=times, buffers=3), 6),
         "ringleader": (clock.ringleader(durations=times), 16),
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
+        "tiers": (clock.tiers(regions=[0] * 4 + [1] * 4, durations=times, up=1.0, down=0.5, after=3), 30),
         "warm_up": (clock.warm_up(clock.free_running(concurrency=8, durations=times), first="next"), 14),
         "compass": (clock.compass(durations=steps * 5, min_steps=5, max_steps=25), 8),
         "routed": (clock.routed(tasks=12, durations=times), 20),

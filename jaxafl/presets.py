@@ -8,16 +8,27 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import optax
 
-from jaxafl.clock import Clock, Duration, constant, free_running, grace, synchronous
+from jaxafl.clock import Clock, Duration, constant, free_running, grace, synchronous, tiers
 from jaxafl.options import Number, as_numbers, check_flag, check_number, check_whole
-from jaxafl.server import Server, asysg, delayed_nesterov, fedbuff, fedopt, fedstale
+from jaxafl.server import Server, asysg, delayed_nesterov, fedbuff, fedopt, fedstale, halos
 
-__all__ = ["Preset", "async_diloco", "diloco", "fedvarp", "muloco", "naive_optimal", "rennala", "ringmaster"]
+__all__ = [
+    "Preset",
+    "async_diloco",
+    "diloco",
+    "fedvarp",
+    "halos_regions",
+    "muloco",
+    "naive_optimal",
+    "rennala",
+    "ringmaster",
+]
 
 REFERENCES = {
     "async_diloco": ("liu2024",),
     "diloco": ("douillard2023",),
     "fedvarp": ("jhunjhunwala2022",),
+    "halos_regions": ("kim2025", "liu2024"),
     "muloco": ("therien2025",),
     "naive_optimal": ("maranjyan2025",),
     "rennala": ("tyurin2023",),
@@ -219,6 +230,43 @@ def async_diloco(
     """
     server = delayed_nesterov(learning_rate, momentum, period=period)
     return Preset(server, free_running(clients, begins=grace(window), durations=durations))
+
+
+def halos_regions(
+    regions: Sequence[int],
+    durations: Duration,
+    *,
+    bytes: Number,
+    bandwidths: Sequence[float] | np.ndarray = (100.0, 0.537, 0.935, 0.202),
+    after: int = 32,
+    alpha: Number = 0.25,
+) -> Preset:
+    """Builds HALoS for a model that regions exchange over links, with the numbers of the authors' simulator.
+
+    It is `halos(alpha=α)` on `tiers(regions, after=K_s)`, where a transfer of region l takes 8 · bytes / (10⁹ b_l)
+    seconds each way, also that of the region in which the global server stands. Workers keep the state of their
+    optimiser, `Client(optax.adamw, learning_rate=1e-3, b2=0.95, weight_decay=0.1, steps=8, reset="never")`; the authors
+    clip gradients to norm 1, and slow workers take fewer steps, as of `dylu_steps`, but rounded up. In a shell:
+    `--server halos --clock tiers --clock.regions REGIONS --clock.up SECONDS --clock.down SECONDS`.
+
+    Args:
+        regions: region of each client, [N]; 4 regions of 4 in the paper.
+        durations: duration of a run in simulated seconds, within its region.
+        bytes: size of the model in bytes.
+        bandwidths: b_l in Gb/s from each region to the global server, above 0, [R].
+        after: K_s, arrivals in a region between a download and the next upload.
+        alpha: weight α of the global model in a merge.
+
+    References:
+        Kim et al., "HALoS: Hierarchical asynchronous local SGD over slow networks for geo-distributed large language
+        model training", ICML 2025.
+    """
+    check_number("presets.halos_regions", "bytes", bytes, least=0)
+    check_number("presets.halos_regions", "bandwidths", bandwidths, above=0, per_client=True)
+    seconds = 8 * bytes / (1e9 * np.asarray(bandwidths, float))
+    return Preset(
+        halos(alpha=alpha), tiers(regions=regions, durations=durations, up=seconds, down=seconds, after=after)
+    )
 
 
 def dylu_steps(steps: int, speeds: Sequence[float]) -> list[int]:

@@ -87,6 +87,7 @@ CLOCKS: dict[str, Any] = {
     "rounds_until_all": clock.rounds_until_all(durations=RUNS),
     "routed": clock.routed(tasks=8, durations=RUNS),
     "compass": clock.compass(min_steps=1, max_steps=4, durations=PER_STEP),
+    "tiers": clock.tiers(regions=[0, 0, 0, 1, 1, 1], durations=RUNS, up=[0.5, 2.0], down=1.5, after=2),
     "warm_up": clock.warm_up(clock.free_running(concurrency=CLIENTS, durations=RUNS), first="all"),
 }
 SERVERS: dict[str, tuple[Any, str, Any]] = {
@@ -117,6 +118,7 @@ SERVERS: dict[str, tuple[Any, str, Any]] = {
     "fedopt": (server.fedopt(optax.adam, 0.1), "buffer", SGD),
     "fedstale": (server.fedstale(participation=0.5), "bernoulli", SGD),
     "fedyogi": (server.fedyogi(0.1), "rounds", GD),
+    "halos": (server.halos(0.4, regional_rate=0.9, regional_period=3), "tiers", SGD),
     "ia2sgd": (server.ia2sgd(0.3), "everyone", ONE),
     "kardam": (server.kardam(0.2), "everyone", ONE),
     "malenia": (server.malenia(0.2), "harmonic", ONE),

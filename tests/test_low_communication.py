@@ -1,5 +1,7 @@
 """DiLoCo's family: lasting state of clients, Delayed Nesterov, grace windows and open slots, with values by hand."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -8,7 +10,7 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.clock import after, constant, free_running, grace, open_slots, schedule, synchronous
+from jaxafl.clock import after, constant, free_running, grace, open_slots, schedule, synchronous, tiers
 
 INF = np.inf
 
@@ -40,6 +42,7 @@ def timed(*seconds, **how):
 
 PLAIN = afl.server.fedopt(optax.sgd, learning_rate=1.0, staleness="none")
 EAGER = afl.server.delayed_nesterov(activation=0.6)
+NOISE = afl.upload.clip_by_global_norm(1.0), afl.upload.add_noise(2.0)
 INJECTED = optax.inject_hyperparams(optax.sgd)
 OUTER = afl.presets.diloco(constant(1.0))
 
@@ -154,6 +157,7 @@ def test_lanes_and_resumed_runs_are_equal(tmp_path):
         (lambda: schedule(timed(1.0, 2.0, begins=grace(-1.0)), 2, 1, 1), "window"),
         (lambda: schedule(timed(1.0, 2.0, begins=open_slots(3)), 2, 1, 1), "slots"),
         (lambda: versions(1, (0, 1), 0, local(optax.sgd, 0.1, 1), EAGER, timed(1.0, 2.0)), "activation"),
+        (lambda: halos_run(1, afl.server.halos(), TWO_REGIONS, correction=afl.correction.feddyn(0.1)), "feddyn"),
         (lambda: versions(1, (0, 1), 0, local(optax.contrib.prodigy, 0.1, 1), PLAIN, synchronous()), "reset"),
         (lambda: versions(1, (0, 1), 0, local(INJECTED, np.array([0.1, 0.2]), 1), PLAIN, synchronous()), "reset"),
     ],
@@ -180,3 +184,69 @@ def test_energy_and_carbon_by_hand():
     for wrong in (dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1)):
         with pytest.raises(ValueError, match="energy"):
             long.energy(**wrong)
+
+
+class seen(afl.server.halos):
+    """Records y of every region."""
+
+    def update(self, params, state, arrivals):
+        found = super().update(params, state, arrivals)
+        return found._replace(info={**found.info, **{f"y{i}": y for i, y in enumerate(found.state.regions.model["x"])}})
+
+
+FOUR = constant(np.array([1.0, 1.63, 1.31, 2.17]))
+TWO_REGIONS = tiers(regions=[0, 0, 1, 1], durations=FOUR, up=[0.53, 0.77], down=[0.41, 0.69], after=2)
+ADDING = dict(learning_rate=1.0, momentum=0.0, period=1, regional_rate=1.0, regional_momentum=0.0, regional_period=1)
+
+
+def halos_run(steps, server, clock, **client):
+    """Returns the result, and x after the updates of regions."""
+    with jax.enable_x64(True):
+        sim = quadratics((1, 2, 4, 8), 0, local(optax.sgd, 0.5, 1, "run", **client), server, clock)
+        result = sim.run(steps, observe=lambda params: params)
+    return result, result.observe_x.values[1:][result.event == 2]
+
+
+def test_halos_with_plain_addition():
+    result, x = halos_run(24, seen(**ADDING), TWO_REGIONS)
+    for event, times in ((2, [2.16, 2.94, 3.79, 5.11]), (3, [2.57, 3.63, 4.2])):
+        assert result.time.values[result.event == event][: len(times)].tolist() == pytest.approx(times)
+        assert result.region.values[result.event == event].tolist()[: len(times)] == [0, 1, 0, 1][: len(times)]
+    np.testing.assert_allclose(x[:4], [1.5, 7.5, 7.375, 6.875], rtol=1e-12)
+    expected = [0.5, 1.5, 1.75, 1.6875, 1.3125, 1.5625, 1.40625, 2.8984375, 3.1171875, 2.9140625], [2, 6, 7, 7.125]
+    for region, models in enumerate((expected[0], [*expected[1], 5.625, 6.625, 5.8125])):
+        changes = (result.region == region) & (result.event != 2)
+        np.testing.assert_allclose(result[f"y{region}"].values[changes][: len(models)], models, rtol=1e-12)
+    clients, staleness = result.client_id.values[:, 0], result.regional_staleness.values
+    assert staleness[clients == 1].tolist() == [1, 2, 1] and staleness[clients == 3].tolist() == [1, 2]
+
+
+def test_halos_with_momentum_at_both_levels():
+    result, x = halos_run(40, seen(0.3, 0.5, 2, 0.0, 0.4, 0.9, 2), TWO_REGIONS)
+    expected = [0.0855, 0.64125, 0.72099, 1.346175, 1.4202753784, 1.6921743609, 1.9838076997, 2.2585889818]
+    np.testing.assert_allclose(x, expected, rtol=1e-9)
+    at_nine = int((result.time.values <= 9).sum()) - 1
+    models = [float(result[name].values[at_nine]) for name in ("y0", "y1")]
+    np.testing.assert_allclose(models, [1.9988907193, 7.2914632124], rtol=1e-9)
+
+
+def test_halos_in_one_region_without_delays_is_asynchronous_local_sgd():
+    _, x = halos_run(21, afl.server.halos(**ADDING, alpha=1.0), tiers(regions=[0] * 4, durations=FOUR, after=1))
+    np.testing.assert_allclose(x, [0.5, 2.5, 3.5, 3.75, 7.75, 8.5, 7.125], rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_seeds_lanes_and_links_of_halos(tmp_path):
+    preset = afl.presets.halos_regions([0, 0, 1, 1], afl.clock.uniform(1, 3), bytes=1e8, bandwidths=[100, 0.5], after=3)
+    np.testing.assert_allclose(preset.clock.up, [0.008, 1.6])
+    client = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")
+    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
+    sim = afl.Simulation(data, afl.models.logistic(10), client, *preset)
+    whole = sim.run(40)
+    np.testing.assert_allclose(sim.run(40, lanes=3).loss, whole.loss, rtol=1e-5)
+    swept = afl.sweep(sim, {"seed": [0, 1], "server.alpha": [0.25, 1.0]}, 40)
+    np.testing.assert_allclose(swept.loss.sel(seed=0, **{"server.alpha": 0.25}), whole.loss, rtol=1e-5)
+    sim.run(17, folder=tmp_path / "run", checkpoint_every=3)
+    np.testing.assert_array_equal(sim.run(40, folder=tmp_path / "run").loss, whole.loss)
+    private = dataclasses.replace(client, reset="run", upload=afl.upload.chain(*NOISE))
+    assert dataclasses.replace(sim, client=private).schedule(40).privacy(delta=1e-5).max_epsilon[-1] > 0

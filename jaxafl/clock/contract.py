@@ -70,7 +70,8 @@ class Clock(Part):
     def arrivals(self, num_clients: int) -> int | None:
         """Returns the number of arrivals of every server step, or `None` if it may vary.
 
-        Servers that need a fixed number ask for it, and every step is compared with it.
+        Servers that need a fixed number ask for it, and every step is compared with it. With `Delivery.EMPTY` it is
+        that of the steps that have arrivals.
         """
         return None
 

@@ -24,6 +24,7 @@ class Delivery(enum.Flag):
         KINDS: `kind` distinguishes arrivals.
         HELD: a client may go on from the version that it holds.
         QUEUED: a run may wait at its client before it starts, with the model that was sent.
+        REGIONAL: clients are of regions (column `region`), which exchange models with the server.
         REPLIES: the server may answer with the local steps of a client's next run.
     """
 
@@ -40,5 +41,6 @@ class Delivery(enum.Flag):
     BY_CLIENT = enum.auto()
     KINDS = enum.auto()
     HELD = enum.auto()
+    REGIONAL = enum.auto()
     QUEUED = enum.auto()
     REPLIES = enum.auto()

@@ -118,6 +118,7 @@ class Fleet:
         self.seconds = None if durations is None else draws.Seconds(durations, self.table, seed)
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
         self.size = clock.arrivals(num_clients)
+        self.empty = Delivery.EMPTY in clock.delivers
         self.repeats = Delivery.REPEATED in clock.delivers
         self.offered: dict[int, int] = {}  # client -> run_id of its last run, if runs may be taken again
 
@@ -203,7 +204,7 @@ class Fleet:
                 "finite durations, or a clock that goes on with the other clients, such as free_running, interrupting, "
                 "semi_async and synchronous(deadline=...)",
             )
-        if self.size is not None and len(runs) != self.size:
+        if self.size is not None and len(runs) != self.size and (runs or not self.empty):
             self._fail(f"has {len(runs)} arrivals", f"the {self.size} that `arrivals` promises")
         if self.seconds is None:
             runs = [run._replace(arrived=self.now) for run in runs]

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import warnings
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -160,7 +161,11 @@ _FIT: tuple[Rule, ...] = (
     (
         lambda p: (
             getattr(p.client.correction, "sums_updates", False)
-            and (isinstance(p.aggregate, Aggregate) or "rejected" in p.server.counters)
+            and (
+                isinstance(p.aggregate, Aggregate)
+                or "rejected" in p.server.counters
+                or Delivery.REGIONAL in p.clock.delivers
+            )
         ),
         "Client: correction={client.correction!r} adds all received updates to the model, whatever {server!r} does "
         "with them; expected a server that takes their mean, such as fedavg. Leave out one of the two",
@@ -468,7 +473,7 @@ def _weights_read(parts: Parts) -> list[str]:
             columns: Any = dict(mask=none == 0, client=who, multiplicity=none + 1, kind=none, staleness=none + t)
             columns |= dict(delta=several, base=several, samples=samples[who], local_steps=local_steps[place + t])
             columns |= dict(loss=loss[place + t], step=jnp.int32(t), time=jnp.ones((), real), key=jax.random.key(t))
-            seen = Arrivals(**columns)
+            seen = Arrivals(**columns, columns=defaultdict(lambda: jnp.int32(0)))
             outcome = server.update(now, state, seen)
             now, state = outcome.params, outcome.state
             if client.correction is not None:

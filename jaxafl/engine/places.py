@@ -192,7 +192,7 @@ def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
         kinds = {name: bool if name in bools else np.float32 if name in floats else np.int32 for name in record._fields}
         return record(**{name: zeros(*shape, dtype=kind) for name, kind in kinds.items()})
 
-    segments, steps = table(Segments, of_lanes), table(Steps, of_arrivals)
+    segments, steps = table(Segments, of_lanes), table(Steps, of_arrivals)._replace(columns=None)
     return columns_read(segments, steps._replace(time=zeros(1, dtype=np.float32), write_slot=zeros(1)), shapes)
 
 

@@ -55,6 +55,7 @@ class Steps(NamedTuple):
     kind: Int32[Indices, "*T A"]
     base_slot: Int32[Indices, "*T A"]  # ring slot of x_s, which the update is measured against; None: not read
     write_slot: Int32[Indices, "*T"]  # ring slot that x_{t+1} is written to
+    columns: dict[str, Indices] | None = None  # of the clock, [T] or [T, A]; None: it has none
 
 
 def columns_read(segments: Segments, steps: Steps, shapes: Any) -> tuple[Segments, Steps]:
@@ -133,7 +134,8 @@ class Plan(Summarised):
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint: equal for plans that train the same runs in the same places."""
-        arrays = [np.ascontiguousarray(leaf) for leaf in (*self.segments, *self.steps)]
+        columns = [leaf for _, leaf in sorted((self.steps.columns or {}).items())]
+        arrays = [np.ascontiguousarray(leaf) for leaf in (*self.segments, *self.steps[:-1], *columns)]
         return hashlib.sha256(b"".join([repr(leaf.shape).encode() + leaf.tobytes() for leaf in arrays])).hexdigest()
 
     def summary(self) -> dict[str, Any]:

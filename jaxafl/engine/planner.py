@@ -282,6 +282,7 @@ def _place(
         update_slot=at_arrivals(row_of[arrived]),
         base_slot=at_arrivals(slot_of(runs.reference[arrived]) * keep_base),
         write_slot=slots[versions > start].astype(np.int32),
+        columns=_own_columns(schedule),
         **{name: getattr(schedule, name) for name in names},
     )
     needed = int(runs.local_steps.sum())
@@ -289,6 +290,16 @@ def _place(
     after = dict(zip(versions[kept].tolist(), slots[kept].tolist(), strict=True))
     segments = Segments(active=active, **begins, **ends)
     return Plan(segments, steps, active.shape[1], used, rows, in_order, needed, _uniform(training), origin, after)
+
+
+def _own_columns(schedule: Schedule) -> dict[str, np.ndarray] | None:
+    """Returns the clock's own columns that are numbers, [T] or [T, A], int32 or float32; `None` if there are none."""
+    found = {}
+    for name, values in schedule.columns.items():
+        if values.dtype.kind in "biuf":
+            table = schedule.table(name) if name in schedule.per_arrival else values
+            found[name] = table.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+    return found or None
 
 
 def _ring_slots(

@@ -106,6 +106,7 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             time=row.time,
             key=key,
             validation_gradient=gradient,
+            columns=row.columns or {},
         )
 
     def act(row: Steps, arrivals: Arrivals, state: State) -> Outcome:

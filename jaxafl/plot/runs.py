@@ -62,6 +62,10 @@ def of_schedule(schedule: Schedule) -> Runs:
     others = Bars(unused.client, unused.started, ended, np.zeros(len(kinds), int), kinds)
     bars = _bars(columns, schedule.run, idle, schedule.time, mask, others)
     labels = [str(client) for client in range(schedule.num_clients)]
+    if "region" in schedule.per_step:  # of its arrival, if there is one
+        regions = np.repeat(schedule.region, schedule.taken).tolist()
+        for client, region in zip(schedule.of_arrivals("client").tolist(), regions, strict=True):
+            labels[client] = f"{client} (region {region})"
     missing = schedule.runs_started - len(np.unique(schedule.run_id[mask])) - len(kinds)
     return Runs(bars, labels, schedule.time, max(missing, 0))
 

@@ -19,6 +19,7 @@ from jaxafl.server.algorithms.fedcompass import fedcompass
 from jaxafl.server.algorithms.fedfa import fedfa
 from jaxafl.server.algorithms.fednova import fednova
 from jaxafl.server.algorithms.fedstale import fedstale
+from jaxafl.server.algorithms.halos import halos
 from jaxafl.server.algorithms.incremental import ace, aced, ia2sgd, mifa
 from jaxafl.server.algorithms.kardam import kardam
 from jaxafl.server.algorithms.malenia import malenia
@@ -70,6 +71,7 @@ __all__ = [
     "fedopt",
     "fedstale",
     "fedyogi",
+    "halos",
     "ia2sgd",
     "kardam",
     "malenia",

@@ -52,6 +52,8 @@ class Arrivals(NamedTuple):
         key: PRNG key for `jax.random`, derived from seed and server step; replicated over devices.
         validation_gradient: function (parameters, B) -> gradient of the mean loss on B samples of the validation set,
             drawn independently, or on all if B is `None`; 0 for parameters that are not sent. If `Needs.validation`.
+        columns: the numbers that the clock gives by name with `fleet.step(..., name=value)`, int32 or float32, each a
+            scalar or [A]; empty for a server that replies.
     """
 
     mask: Bool[Array, " A"]
@@ -68,6 +70,7 @@ class Arrivals(NamedTuple):
     time: Float[Array, ""]
     key: Any = None
     validation_gradient: Callable[[Tree, int | None], Tree] | None = None
+    columns: Mapping[str, Array] = {}  # an empty pytree
 
 
 class Needs(NamedTuple):

@@ -42,6 +42,10 @@ def safa(**options: Any) -> c.Clock:
     return c.semi_async(**({"fraction": 0.5, "lag": 1, "durations": ONE} | options))
 
 
+def tiers(**options: Any) -> c.Clock:
+    return c.tiers(**({"regions": [0, 0, 1, 1], "durations": ONE} | options))
+
+
 SHARED, HOURS = c.link(shared=2.0, bytes=3.0), c.available(22, 6)
 SESSION = c.sessions(ONE, ONE, off=ONE)
 BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
@@ -66,6 +70,14 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     (lambda: c.routed(durations=ONE, probabilities=np.array([0.5, 0.5, 0, 0])), "probabilities", ValueError),
     (lambda: c.routed(durations=c.mac_network(17.0, 2.2)), "freeze", ValueError),
     (lambda: c.routed(durations=1 + SHARED), "link", ValueError),
+    (lambda: tiers(regions=[0, 0, 2, 2]), r"regions names \[0, 2\]", ValueError),
+    (lambda: tiers(regions=[0, 0, 1]), "regions has 3 entries", ValueError),
+    (lambda: tiers(regions=[0, 0, 1, -1]), "regions", ValueError),
+    (lambda: tiers(regions=[0, 0, 1, 0.5]), "regions", ValueError),
+    *((lambda up=up: tiers(up=up), "up", ValueError) for up in (-1.0, np.inf, [0.1, np.nan], [1.0, 1.0, 1.0])),
+    (lambda: tiers(down=-0.1), "down", ValueError),
+    (lambda: tiers(after=0), "after", ValueError),
+    (lambda: tiers(durations=c.mac_network(17.0, 2.2)), "freeze", ValueError),
     (lambda: c.compass(durations=ONE, min_steps=101), "min_steps", ValueError),
     (lambda: c.warm_up(free(max_staleness=3)), "max_staleness", ValueError),
     (lambda: c.warm_up(stale()), "aged", ValueError),

@@ -12,6 +12,9 @@ from jaxafl import clock as c
 from jaxafl.clock import Delivery, Fleet, Live
 from jaxafl.clock.schedule import cut, joined
 from jaxafl.options import Number, number, static
+from jaxafl.server import Outcome, Server
+from jaxafl.simulation import Simulation
+from tests.problems import GD, quadratic
 
 CLIENTS = 5
 TIMES = c.uniform(1, 5)
@@ -139,6 +142,8 @@ def test_a_clock_without_a_generator_is_shown_one() -> None:
 class columns(half):
     """Gives a column per step and one per run."""
 
+    delivers = Delivery.STALE | Delivery.CONTINUOUS
+
     def steps(self, fleet: Fleet) -> Any:
         for run in fleet.arrivals():
             yield fleet.step([run], region=[run.client % 2], tier=fleet.version % 3)
@@ -149,6 +154,20 @@ def test_columns_of_a_clock_reach_the_schedule() -> None:
     assert set(found.columns) == {"region", "tier"}
     np.testing.assert_array_equal(found.columns["region"], found.of_arrivals("client") % 2)
     np.testing.assert_array_equal(found.columns["tier"], np.arange(9) % 3)
+
+
+class reading(Server):
+    """Records the columns of the clock."""
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
+        return Outcome(params, state, {f"own_{name}": value for name, value in arrivals.columns.items()})
+
+
+def test_columns_of_a_clock_reach_the_server() -> None:
+    clock = columns(durations=c.uniform(1, 5))
+    result = Simulation(quadratic().data, quadratic().model, GD, reading(), clock).run(9)
+    assert result.own_region.values[:, 0].tolist() == (result.client_id.values[:, 0] % 2).tolist()
+    assert result.own_tier.values.tolist() == [0, 1, 2] * 3
 
 
 COMPOSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

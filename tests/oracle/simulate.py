@@ -10,7 +10,7 @@ import numpy as np
 
 from .client import EpochTraining, LocalTraining, Quadratic, train, train_epochs
 from .clock import Arrival, OnStep, ServerStep
-from .server import AFL, SAFA, Array, QuAFL, Server, StepInfo, Update
+from .server import AFL, SAFA, Array, DelayedNesterov, QuAFL, Server, StepInfo, Update
 
 Clock = Sequence[ServerStep] | Callable[[OnStep], Sequence[ServerStep]]
 Batches = Callable[[int, int, int], Sequence[Sequence[int]]]
@@ -146,6 +146,46 @@ def simulate_safa(
         x = versions[step.step]
         versions.append(server.step(x, by_kind["picked"], by_kind["undrafted"], deprecated))
         records.append(step_record(arrivals, trained, server.info))
+    return Simulation(versions, records, [step.time for step in steps])
+
+
+def simulate_halos(
+    steps: Sequence[ServerStep],
+    regions: Sequence[int],
+    after: int,
+    alpha: float,
+    training: LocalTraining,
+    regional: Sequence[DelayedNesterov],
+    world: DelayedNesterov,
+    x0: Array,
+    clients: Sequence[Quadratic],
+) -> Simulation:
+    """HALoS counts by itself when a region sends; a step without a run is a transfer, up and down in turn.
+
+    `regions` has the region of every step.
+    """
+    versions, records = [np.array(x0, float)], list[StepRecord]()
+    models = [versions[0]] * len(clients)
+    y, r, sent = ([versions[0]] * len(regional) for _ in range(3))
+    arrived, merged, rises = [0] * len(regional), [0] * len(regional), [False] * len(regional)
+    for step, at in zip(steps, regions, strict=True):
+        x, trained = versions[-1], list[Trained]()
+        if step.arrivals:
+            (one,) = step.arrivals
+            own = models[one.client]
+            trained = [train_run(one, own, own, training, clients[one.client], None)]
+            y[at] = models[one.client] = regional[at].step(y[at], [trained[0][0]])
+            arrived[at] += 1
+            if arrived[at] == merged[at] + after:
+                sent[at], rises[at] = y[at] - r[at], True
+        elif rises[at]:
+            x = sent[at] = world.step(x, [Update(0, sent[at], x)])
+            rises[at] = False
+        else:
+            y[at] = r[at] = (1 - alpha) * y[at] + alpha * sent[at]
+            merged[at] = arrived[at]
+        versions.append(x)
+        records.append(step_record(step.arrivals, trained, StepInfo()))
     return Simulation(versions, records, [step.time for step in steps])
 
 

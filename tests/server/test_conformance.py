@@ -19,7 +19,7 @@ from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
 from tests.oracle.clock import ServerStep, steps_of
 from tests.oracle.simulate import Simulation as Expected
-from tests.oracle.simulate import simulate_quafl, simulate_safa
+from tests.oracle.simulate import simulate_halos, simulate_quafl, simulate_safa
 from tests.problems import GD, ORACLE_GD, START, assert_same, quadratic, record, reference, simulate
 from tests.problems_protocols import assert_versions, durations, in_client_order, sets_without_repeats
 
@@ -433,6 +433,28 @@ def test_quafl(scaled: bool, precision: str, seed: int) -> None:
     with jax.enable_x64(wide):
         result = simulate(quadratic(), server.quafl(scaled), made, STEPS, LOCAL)
     assert_follows(result, expected, steps, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [("late", "float64"), *(pytest.param(kind, "float32", marks=pytest.mark.slow) for kind in ("real", "ties"))],
+)
+def test_halos(kind: str, precision: str) -> None:
+    wide, tolerance = PRECISIONS[precision]
+    times = durations(np.random.default_rng(5), CLIENTS, 60, kind)
+    made = clock.tiers(
+        regions=[0, 1, 2, 0, 1, 0], durations=clock.recorded(times), up=[0.5, 0.0, 3.0], down=1.0, after=2
+    )
+    regions = clock.schedule(made, CLIENTS, 1, 60).columns["region"].tolist()
+    regional = [oracle.DelayedNesterov(eta=0.9, beta=0.6, period=3, c=0.2) for _ in range(3)]
+    world = oracle.DelayedNesterov(eta=0.8, beta=0.7, period=2, c=0.1)
+    steps, clients = steps_of(made, CLIENTS, 60), quadratic().clients
+    expected = simulate_halos(steps, regions, 2, 0.3, ORACLE_GD, regional, world, X0, clients)
+    with jax.enable_x64(wide):
+        mine = server.halos(0.8, 0.7, 2, 0.1, 0.9, 0.6, 3, 0.2, 0.3)
+        result = simulate(quadratic(), mine, made, 60)
+    assert_versions(result, expected, tolerance)
+    assert not np.allclose(expected.versions[-1], X0)
 
 
 @pytest.mark.parametrize(

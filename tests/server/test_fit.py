@@ -30,6 +30,7 @@ from jaxafl.clock import (
     semi_async,
     stale_rounds,
     synchronous,
+    tiers,
     trace,
     uniform,
     warm_up,
@@ -62,6 +63,7 @@ CLOCKS: dict[str, Any] = {
     "warm_up": warm_up(free_running(concurrency=CLIENTS, durations=constant(1))),
     "compass": compass(durations=constant(1)),
     "routed": routed(tasks=3, durations=constant(1)),
+    "tiers": tiers(regions=np.arange(CLIENTS) % 2, durations=constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
 BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcompass", "basgd"}
@@ -83,6 +85,7 @@ TABLE: dict[str, set[str]] = {
     "warm_up": BUFFERED,
     "compass": BUFFERED,
     "routed": {"routed_sgd", "asysg"},
+    "tiers": {"halos"},
 }
 
 
@@ -179,6 +182,9 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (server.fedams(max_init=-1), "synchronous", "max_init"),
     (server.fedams(bias_correction="some"), "synchronous", "bias_correction"),
     (server.ca2fl(float("nan")), "synchronous", "learning_rate"),
+    (server.halos(activation=0.6), "tiers", "activation"),
+    (server.halos(regional_activation=0.1), "tiers", "regional_activation"),
+    (server.halos(alpha=1.1), "tiers", "alpha"),
     (server.favano("mean"), "interrupting", "deterministic"),
     (server.favano(normaliser=np.ones(4)), "interrupting", "normaliser"),
     (server.favano(normaliser=np.zeros(CLIENTS)), "interrupting", "normaliser"),

@@ -66,21 +66,27 @@ class delayed_nesterov(OptaxServer):
         return dataclasses.replace(self, period=self.period or clock.in_flight(len(counts))), client
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        every = self.period or 1
+        return nesterov(rate, self.momentum, self.period or 1, self.activation)
 
-        def init(params: Tree) -> Delayed:
-            zeros = jax.tree.map(jnp.zeros_like, params)
-            return Delayed(zeros, zeros, jnp.int32(0))
 
-        def update(gradient: Tree, state: Delayed, params: Tree = None) -> tuple[Tree, Delayed]:
-            changes = (state.arrivals + 1) % every == 0
-            share = jnp.where(changes, 1 - self.activation * (every - 1), self.activation)
-            total = jax.tree.map(jnp.subtract, state.total, gradient)
-            momentum = jax.tree.map(
-                lambda m, b: jnp.where(changes, self.momentum * m + b / every, m), state.momentum, total
-            )
-            step = jax.tree.map(lambda m, g: rate * (share * self.momentum * m - g / every), momentum, gradient)
-            total = jax.tree.map(lambda b: jnp.where(changes, 0, b), total)
-            return step, Delayed(momentum, total, state.arrivals + 1)
+def nesterov(rate: Number, momentum: Number, period: int, activation: Number) -> optax.GradientTransformation:
+    """Returns the rule of `delayed_nesterov` for updates that come one by one, as gradients -Δ.
 
-        return optax.GradientTransformation(init, update)
+    Args:
+        rate, momentum, period, activation: η, β, N and c.
+    """
+
+    def init(params: Tree) -> Delayed:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return Delayed(zeros, zeros, jnp.int32(0))
+
+    def update(gradient: Tree, state: Delayed, params: Tree = None) -> tuple[Tree, Delayed]:
+        changes = (state.arrivals + 1) % period == 0
+        share = jnp.where(changes, 1 - activation * (period - 1), activation)
+        total = jax.tree.map(jnp.subtract, state.total, gradient)
+        new = jax.tree.map(lambda m, b: jnp.where(changes, momentum * m + b / period, m), state.momentum, total)
+        step = jax.tree.map(lambda m, g: rate * (share * momentum * m - g / period), new, gradient)
+        total = jax.tree.map(lambda b: jnp.where(changes, 0, b), total)
+        return step, Delayed(new, total, state.arrivals + 1)
+
+    return optax.GradientTransformation(init, update)

@@ -1,0 +1,103 @@
+"""A protocol of regions with servers of their own, and transfers to a global server: the clock of HALoS."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import ClassVar
+
+import numpy as np
+
+from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.fleet import NEVER, Fleet, Steps
+from jaxafl.clock.options import fail_if
+from jaxafl.options import Number, as_numbers, shown, static
+
+ARRIVES, SENDS, RISES, MERGES = range(4)
+"""Events of `tiers`: an update arrives; it makes its region send, too; a transfer reaches the server, or its region."""
+
+
+class tiers(Clock):
+    """Clock of regions: all N clients train, and regions exchange models with a global server, which takes time.
+
+    A client that arrives in region l restarts at once. If v_l, the arrivals of its region, has grown by K_s since the
+    last download, the region sends. What it sends reaches the global server after `up` seconds, and the answer reaches
+    that region after `down` seconds. So a region has at most one transfer on its way, and nobody ever waits.
+
+    Every event is a server step, and a transfer is one without a run. Columns of a schedule: `region`; `event`, 0 for
+    an arrival, 1 for one that makes its region send, 2 for a transfer that reaches the global server, and 3 for one
+    that reaches its region; `regional_staleness`, the arrivals in the region since the start of the run. At one
+    instant runs arrive first, in client order, then what goes up, then what goes down.
+
+    Args:
+        regions: region of each client, whole numbers 0 .. R - 1, [N]; each region has a client.
+        durations: duration of a run in simulated seconds, within its region.
+        up: seconds from a region to the global server, finite and at least 0; a number, or one per region [R].
+        down: seconds from the global server to a region, in the same form.
+        after: K_s >= 1, arrivals in a region between a download and the next upload; 32 in the paper.
+
+    References:
+        Kim et al., "HALoS: Hierarchical asynchronous local SGD over slow networks for geo-distributed large language
+        model training", ICML 2025. The rule follows the authors' simulator.
+    """
+
+    regions: Sequence[int] = static(kw_only=True)
+    durations: Duration = dataclasses.field(kw_only=True)
+    up: Number = dataclasses.field(default=0.0, kw_only=True)
+    down: Number = dataclasses.field(default=0.0, kw_only=True)
+    after: int = static(default=32, kw_only=True)
+
+    references: ClassVar[tuple[str, ...]] = ("kim2025",)
+    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.EMPTY | Delivery.REGIONAL
+    takes_all: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        listed = np.ravel(as_numbers(self.name, "regions", self.regions)).tolist()
+        object.__setattr__(self, "regions", tuple(int(one) if one.is_integer() else one for one in listed))
+        super().__post_init__()
+
+    def check(self, num_clients: int) -> None:
+        named, count = {*self.regions}, len({*self.regions})
+        rules = [
+            (len(self.regions) != num_clients, f"regions has {len(self.regions)} entries; expected the region of each "
+             f"of the {num_clients} clients. Give a whole number per client"),
+            (named != {*range(count)}, f"regions names {shown(sorted(named))}; expected 0, 1, ... without a gap, since "
+             "a region without clients never sends. Number the regions that have clients"),
+            (bool(self.durations.pause), "transfers that stop all clients do not fit regions that go on; expected "
+             "durations without them. Give mac_network(freeze=False)"),
+        ]  # fmt: skip
+        for name in ("up", "down"):
+            seconds = as_numbers(self.name, name, getattr(self, name))
+            fits = seconds.shape in ((), (count,)) and (np.isfinite(seconds) & (seconds >= 0)).all()
+            expected = f"expected finite seconds, at least 0. Give one number, or one per region ({count},)"
+            rules.append((not fits, f"{name}={seconds.tolist()} cannot be the time of a transfer; {expected}"))
+        fail_if(self.name, rules)
+
+    def arrivals(self, num_clients: int) -> int:
+        return 1
+
+    def steps(self, fleet: Fleet) -> Steps:
+        count = max(self.regions) + 1
+        up, down = (np.broadcast_to(np.asarray(one, float), count).tolist() for one in (self.up, self.down))
+        arrived, merged = [0] * count, [0] * count  # v_l, now and at the last download
+        begun = [0] * fleet.num_clients  # v_l at the start of each client's run
+        transfers: list[tuple[float, int, int]] = []  # a heap of their ends, what they then do, and their regions
+        for runs in fleet.instants():
+            for run in runs:
+                region = self.regions[run.client]
+                staleness = arrived[region] - begun[run.client]
+                begun[run.client] = arrived[region] = arrived[region] + 1
+                event = SENDS if arrived[region] == merged[region] + self.after else ARRIVES
+                if event == SENDS:
+                    heappush(transfers, (fleet.now + up[region], RISES, region))
+                yield fleet.step([run], region=region, event=event, regional_staleness=staleness)
+            if not runs:
+                _, event, region = heappop(transfers)
+                if event == RISES:
+                    heappush(transfers, (fleet.now + down[region], MERGES, region))
+                else:
+                    merged[region] = arrived[region]
+                yield fleet.step([], region=region, event=event, regional_staleness=0)
+            fleet.alarm = transfers[0][0] if transfers else NEVER
