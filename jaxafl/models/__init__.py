@@ -8,6 +8,7 @@ from jaxafl.models.checkpoint import initialised, load_parameters, save_paramete
 from jaxafl.models.convolution import Conv, conv2d, max_pool
 from jaxafl.models.functions import from_functions
 from jaxafl.models.linen import from_linen
+from jaxafl.models.lora import lora
 from jaxafl.models.losses import next_token, sigmoid_cross_entropy, softmax_cross_entropy
 from jaxafl.models.metrics import Metric, confusion_matrix
 from jaxafl.models.model import Batch, Model, Outputs, Precision
@@ -47,6 +48,7 @@ __all__ = [
     "initialised",
     "load_parameters",
     "logistic",
+    "lora",
     "max_pool",
     "mlp",
     "next_token",

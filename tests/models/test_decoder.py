@@ -98,13 +98,9 @@ def test_parameters_are_as_many_as_by_hand(options, expected):
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == expected
 
 
-def test_padding_and_tokens_outside_the_vocabulary():
+def test_a_token_outside_the_vocabulary_is_not_taken_for_another():
     model, params = made("rms", "rotary")
-    padded = BATCH._replace(x=BATCH.x.at[1, 0].set(-1), y=BATCH.y.at[0, 3:].set(-1))
-    short = Batch(BATCH.x[:1, :3], BATCH.y[:1, :3], BATCH.mask[:1])
-    found, alone = (losses(model, params, batch) for batch in (padded, short))
-    np.testing.assert_allclose(found[0], alone[0], rtol=1e-5)
-    assert np.isnan(found).tolist() == [False, True, False]
+    assert np.isnan(losses(model, params, BATCH._replace(x=BATCH.x.at[1, 0].set(-1)))).tolist() == [False, True, False]
 
 
 def test_bfloat16_is_close_and_differs():
