@@ -9,7 +9,7 @@ from jaxafl.models.convolution import Conv, conv2d, max_pool
 from jaxafl.models.functions import from_functions
 from jaxafl.models.linen import from_linen
 from jaxafl.models.lora import lora
-from jaxafl.models.losses import next_token, sigmoid_cross_entropy, softmax_cross_entropy
+from jaxafl.models.losses import sigmoid_cross_entropy, softmax_cross_entropy
 from jaxafl.models.metrics import Metric, confusion_matrix
 from jaxafl.models.model import Batch, Model, Outputs, Precision
 from jaxafl.models.networks.bert import LoRA, bert
@@ -51,7 +51,6 @@ __all__ = [
     "lora",
     "max_pool",
     "mlp",
-    "next_token",
     "resnet18",
     "resnet20",
     "save_parameters",

@@ -56,11 +56,11 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
         leaves = named_leaves(own)
         whole = {name: leaf for name, leaf in leaves.items() if trained is not None and trained(name)}
         kernels = _chosen({name: leaf for name, leaf in leaves.items() if name not in whole}, where)
-        keys = jax.random.split(jax.random.fold_in(key, rank), len(kernels))
-        for one, (name, leaf) in zip(keys, kernels.items(), strict=True):
+        for index, (name, leaf) in enumerate(kernels.items()):
             out = leaf.shape[0 if out_first else -1]
             bound = (leaf.size // out) ** -0.5
-            whole[f"{name}/a"] = jax.random.uniform(one, (rank, leaf.size // out), leaf.dtype, -bound, bound)
+            own_key = jax.random.fold_in(jax.random.fold_in(key, rank), index)
+            whole[f"{name}/a"] = jax.random.uniform(own_key, (rank, leaf.size // out), leaf.dtype, -bound, bound)
             whole[f"{name}/b"] = jnp.zeros((out, rank), leaf.dtype)
         return unflatten_dict(whole, sep="/"), state
 
@@ -81,18 +81,14 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
         base, _ = model.init(jax.random.key(0, impl="threefry2x32"), batch)
         return {"base": base, "frozen": model.frozen(batch) if callable(model.frozen) else model.frozen}
 
-    said: dict[str, Any] = {"lora_rank": rank, "lora_alpha": float(alpha)}
-    said |= {f"lora_{name}": getattr(one, "__qualname__", None) for name, one in (("where", where), ("whole", trained))}
-    description, references = {**model.description, **said}, (*model.references, "hu2022")
-    return dataclasses.replace(
-        model, init=init, apply=apply, description=description, frozen=held, references=references
-    )
+    description = {**model.description, "lora_rank": rank, "lora_alpha": float(alpha)}
+    new = dataclasses.replace(model, init=init, apply=apply, description=description, frozen=held)
+    return dataclasses.replace(new, references=(*model.references, "hu2022"))
 
 
 def _chosen(leaves: dict[str, Array], where: Where) -> dict[str, Array]:
     """Returns the kernels that get factors, by path."""
     found = {name: leaf for name, leaf in leaves.items() if (leaf.ndim == 2 if where is None else where(name))}
     if not found or min(leaf.ndim for leaf in found.values()) < 2:
-        shapes = ", ".join(f"{name} {[*leaf.shape]}" for name, leaf in leaves.items())
-        raise UserError(f"lora: where chooses {[*found]} of {shapes}; expected kernels, with at least two axes")
+        raise UserError(f"lora: where chooses {[*found]} of {[*leaves]}; expected kernels, with at least two axes")
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +14,6 @@ from jaxafl.models.frozen import named_leaves
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 5)).astype(np.float32), RNG.integers(0, 3, 12).astype(np.int32)
-IMAGES = RNG.normal(size=(4, 28, 28, 1)).astype(np.float32)
 
 
 def batch_of(x):
@@ -30,9 +27,9 @@ def of_functions():
 
 
 def of_torch():
-    torch = pytest.importorskip("torch")
-    if importlib.util.find_spec("torchax") is None:  # `from_torch` imports it first, because it corrects its tables
-        pytest.skip("needs torchax, which the extra torch installs")
+    pytest.importorskip("jaxafl.models.adapters.torch_environment", reason="torch or torchax is not installed")
+    import torch
+
     return afl.models.from_torch(torch.nn.Linear(5, 3))
 
 
@@ -43,9 +40,8 @@ def of_torch():
         (of_functions, X, None, [5, 4, 4, 3]),
         (lambda: afl.models.from_nnx(lambda rngs: nnx.Linear(5, 3, rngs=rngs)), X, None, [5, 3]),
         pytest.param(of_torch, X, None, [5, 3], marks=[pytest.mark.extras, pytest.mark.slow]),
-        (afl.models.cnn_small, IMAGES, lambda path: path == "Conv_1/kernel", [250, 20]),
+        (afl.models.cnn_small, np.ones((2, 28, 28, 1), np.float32), lambda path: path == "Conv_1/kernel", [250, 20]),
     ],
-    ids=["linen", "functions", "nnx", "torch", "convolution"],
 )
 def test_it_starts_as_the_model_and_then_computes_with_the_sum(make, x, where, sizes):
     """With other factors, the outputs are those of the model with the summed kernels."""
@@ -72,10 +68,9 @@ def test_training_is_the_loop_in_numpy_and_the_factors_alone_are_sent():
     model = lora(afl.models.logistic(3), 2, 6.0, trained=lambda path: path.endswith("bias"))
     client = afl.Client(learning_rate=0.1, steps=4, batch_size=None)
     sim = afl.Simulation(data, model, client, afl.server.fedavg(), afl.clock.synchronous())
-    start = sim.init().params
     assert sim.run(1).bytes_up[0] == 4 * (2 * 5 + 3 * 2 + 3)
     found = named_leaves(sim.train(1).params)
-    (bias, c), (kernel, a), (_, b) = named_leaves(start).items()
+    (bias, c), (kernel, a), (_, b) = named_leaves(sim.init().params).items()
     base = named_leaves(model.held(batch_of(X[:1])))[f"base/{kernel.removesuffix('/a')}"]
     for _ in range(4):
         scores = np.exp(X @ (base + 3 * (b @ a).T) + c)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import jax
@@ -12,9 +13,6 @@ from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.options import UserError, check_choice, check_whole, named
 
-_PERIOD = 10_000.0  # base of the wavelengths of rotary positions
-_SPREAD = 0.02  # standard deviation of initial parameters in GPT-2
-
 
 @named
 def decoder(
@@ -24,7 +22,6 @@ def decoder(
     heads: int = 4,
     norm: Literal["rms", "layer"] = "rms",
     positions: Literal["rotary", "learned"] = "rotary",
-    length: int = 1024,
 ) -> Model:
     """Builds a decoder: tied embeddings, then layers of causal attention and a perceptron, each behind a norm.
 
@@ -34,7 +31,7 @@ def decoder(
 
     and logits = norm(x) Eᵀ. Attention is softmax(Q Kᵀ / √d) V of each head, of d = D / `heads` numbers, over this and
     earlier tokens. W_1 has 4 D outputs, and no product has a bias. The model has V D + layers (12 D² + 2 n) + n
-    parameters, where n is D for the norm `"rms"` and 2 D for `"layer"`, plus `length` · D for learned positions:
+    parameters, where n is D for the norm `"rms"` and 2 D for `"layer"`, plus L D for learned positions:
     3,213,568 by default, 29,368,832 with V = 8192, D = 512 and 8 layers.
 
     Parameters start from N(0, 0.02²), as in GPT-2; W_o and W_2 are divided by √(2 · `layers`). The loss is
@@ -48,31 +45,30 @@ def decoder(
         heads: number of heads of attention.
         norm: `"rms"`, x / √(mean x² + 1e-6) times a scale, or `"layer"`, which also subtracts the mean and adds a bias.
         positions: `"rotary"` turns the pair (i, i + d/2) of every query and key by p · 10000^(-2i/d) at position p;
-            `"learned"` adds a table to the embeddings.
-        length: the most tokens of a text with learned positions.
+            `"learned"` adds a table of L rows to the embeddings, where L is the length of the data's texts.
 
     Returns:
         The model; inputs and labels [B, L] integers in [0, V), where a label is the token after the input's. A negative
         label is padding, and does not count. An input outside the vocabulary gives a loss of NaN.
 
     Raises:
-        ValueError: an option is invalid, or a text is longer than `length` with learned positions.
+        TypeError, ValueError: an option is invalid.
 
     References:
         Vaswani et al., "Attention Is All You Need", NeurIPS 2017; Radford et al., "Language Models are Unsupervised
-        Multitask Learners", 2019; Su et al., "RoFormer", Neurocomputing 2024, equation 34; Zhang and Sennrich, "Root
+        Multitask Learners", 2019; Su et al., "RoFormer", Neurocomputing 2024, equation 34
+        with other pairs; Zhang and Sennrich, "Root
         Mean Square Layer Normalization", NeurIPS 2019, equation 4.
     """
-    for name, value in {"num_classes": num_classes, "layers": layers, "heads": heads, "length": length}.items():
+    for name, value in {"num_classes": num_classes, "layers": layers, "heads": heads}.items():
         check_whole("decoder", name, value)
     check_choice("decoder", "norm", norm, ("rms", "layer"))
     check_choice("decoder", "positions", positions, ("rotary", "learned"))
     least = 2 * heads if positions == "rotary" else heads
     if check_whole("decoder", "width", width, least=least) % least:
         raise UserError(f"decoder: width is {width}; expected a multiple of {least} for {heads} heads, {positions}")
-    module = Decoder(num_classes, width, layers, heads, norm, positions, length)
-    references = ("vaswani2017", "radford2019", "su2024", "zhang2019")
-    return from_linen(module, "next_token", name="decoder", references=references)
+    module = Decoder(num_classes, width, layers, heads, norm, positions)
+    return from_linen(module, "next_token", name="decoder", references=("vaswani2017", "su2024", "zhang2019"))
 
 
 class Decoder(nn.Module):
@@ -84,46 +80,37 @@ class Decoder(nn.Module):
     heads: int
     norm: str
     positions: str
-    length: int
 
     @nn.compact
     def __call__(self, tokens: Array) -> Array:
         """Computes logits [B, L, V] of the next tokens from tokens, int [B, L]."""
-        start = nn.initializers.normal(_SPREAD)
-        table = self.param("embedding", start, (self.num_classes, self.width))
-        outside = jnp.int32(self.num_classes)  # a negative index would count from the end
-        x = jnp.take(table, jnp.where(tokens < 0, outside, tokens), axis=0, mode="fill")
+        start, small = (nn.initializers.normal(0.02 / by) for by in (1, (2 * self.layers) ** 0.5))  # as in GPT-2
+        norm = nn.RMSNorm if self.norm == "rms" else nn.LayerNorm
+        product = functools.partial(nn.Dense, use_bias=False, kernel_init=start)
+        last = functools.partial(nn.Dense, self.width, use_bias=False, kernel_init=small)
+        embed = nn.Embed(self.num_classes, self.width, embedding_init=start, name="embed")
+        x = embed(jnp.where(tokens < 0, self.num_classes, tokens))  # a negative index would count from the end
         if self.positions == "learned":
-            if tokens.shape[1] > self.length:
-                raise UserError(f"decoder: a text has {tokens.shape[1]} tokens; expected up to length={self.length}")
-            x = x + self.param("positions", start, (self.length, self.width))[: tokens.shape[1]]
+            x = x + self.param("positions", start, (tokens.shape[1], self.width))
         for index in range(self.layers):
-            x = x + self._attended(self._normalised(x, f"attention_norm_{index}"), index)
-            inner = self._product(4 * self.width, f"expand_{index}")(self._normalised(x, f"perceptron_norm_{index}"))
-            x = x + self._product(self.width, f"contract_{index}", last=True)(nn.gelu(inner))
-        return self._normalised(x, "norm") @ table.T
+            y = norm(name=f"attention_norm_{index}")(x)
+            parts = [product(self.width, name=f"{name}_{index}")(y) for name in ("query", "key", "value")]
+            x = x + last(name=f"attention_{index}")(self.attended(*parts))
+            inner = product(4 * self.width, name=f"expand_{index}")(norm(name=f"perceptron_norm_{index}")(x))
+            x = x + last(name=f"contract_{index}")(nn.gelu(inner))
+        return embed.attend(norm(name="norm")(x))
 
-    def _attended(self, x: Array, index: int) -> Array:
-        """Computes causal attention of one layer from [B, L, D] to [B, L, D]."""
-        parts = [self._product(self.width, f"{name}_{index}")(x) for name in ("query", "key", "value")]
-        queries, keys, values = (part.reshape(*x.shape[:2], self.heads, -1) for part in parts)
+    def attended(self, *parts: Array) -> Array:
+        """Computes causal attention [B, L, D] from queries, keys and values, [B, L, D] each."""
+        queries, keys, values = (part.reshape(*part.shape[:2], self.heads, -1) for part in parts)
         if self.positions == "rotary":
             queries, keys = rotated(queries), rotated(keys)
-        found = jax.nn.dot_product_attention(queries, keys, values, is_causal=True)
-        return self._product(self.width, f"attention_{index}", last=True)(found.reshape(x.shape))
-
-    def _product(self, features: int, name: str, last: bool = False) -> nn.Dense:
-        spread = _SPREAD / (2 * self.layers) ** 0.5 if last else _SPREAD
-        return nn.Dense(features, use_bias=False, kernel_init=nn.initializers.normal(spread), name=name)
-
-    def _normalised(self, x: Array, name: str) -> Array:
-        return nn.RMSNorm(name=name)(x) if self.norm == "rms" else nn.LayerNorm(name=name)(x)
+        return jax.nn.dot_product_attention(queries, keys, values, is_causal=True).reshape(parts[0].shape)
 
 
 def rotated(x: Array) -> Array:
     """Turns the pairs (i, i + d/2) of queries or keys [B, L, heads, d] by their positions p · 10000^(-2i/d)."""
-    half = x.shape[-1] // 2
-    angles = jnp.arange(x.shape[1])[:, None] * _PERIOD ** (-jnp.arange(half) / half)
+    angles = jnp.arange(x.shape[1])[:, None] * 10_000.0 ** -jnp.linspace(0, 1, x.shape[-1] // 2, endpoint=False)
     cos, sin = (part[:, None].astype(x.dtype) for part in (jnp.cos(angles), jnp.sin(angles)))
-    first, second = x[..., :half], x[..., half:]
+    first, second = jnp.split(x, 2, axis=-1)
     return jnp.concatenate([first * cos - second * sin, first * sin + second * cos], axis=-1)
