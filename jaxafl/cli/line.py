@@ -40,7 +40,8 @@ _PARTS = {  # part -> flag, kind, default name, help
     "clock": ("clock", "clocks", "", "protocol: who trains when, and who arrives"),
     "client": ("client.optimizer", "optimisers", "sgd", "Optax optimiser of the clients"),
 }
-_NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert"}  # defaults for others than images
+# defaults for others than images, by the name of the data or its first word
+_NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert", "shakespeare_plays": "decoder"}
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
 _GRADIENT = {"learning_rate": 1.0, "steps": 1}
 _LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers -> their defaults of local training
@@ -325,7 +326,7 @@ def _chosen(given: dict[str, str]) -> dict[str, Constructor]:
             clocks = names["server"].clocks
             usual = next((name for name in ("free_running", "synchronous", *clocks) if name in clocks), "synchronous")
         elif part == "model":
-            usual = _NETWORKS.get(names["data"].name.partition("_")[0], usual)
+            usual = _NETWORKS.get(names["data"].name) or _NETWORKS.get(names["data"].name.partition("_")[0], usual)
         if (name := given.get(f"--{flag}", usual)) != "none":
             names[part] = find(name, kind)
     return names

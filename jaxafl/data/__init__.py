@@ -22,8 +22,9 @@ from jaxafl.data.sources.glue import glue_mrpc, glue_rte, glue_sst2
 from jaxafl.data.sources.huggingface import from_huggingface
 from jaxafl.data.sources.images import cifar10, cifar100, fashion_mnist, mnist
 from jaxafl.data.sources.leaf import from_leaf
-from jaxafl.data.sources.shakespeare import shakespeare
+from jaxafl.data.sources.shakespeare import shakespeare, shakespeare_plays
 from jaxafl.data.sources.synthetic import synthetic
+from jaxafl.data.sources.texts import from_texts
 from jaxafl.data.statistics import PartitionStatistics
 from jaxafl.readers.download import download
 from jaxafl.readers.tfds_source import prepare_tfds
@@ -50,6 +51,7 @@ __all__ = [
     "from_clients",
     "from_huggingface",
     "from_leaf",
+    "from_texts",
     "glue_mrpc",
     "glue_rte",
     "glue_sst2",
@@ -61,6 +63,7 @@ __all__ = [
     "normalise",
     "prepare_tfds",
     "shakespeare",
+    "shakespeare_plays",
     "shards",
     "sizes",
     "synthetic",

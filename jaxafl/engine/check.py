@@ -357,7 +357,7 @@ def _trace_training(parts: Parts) -> None:
             with recorded_classes(batch.y) as found, traced_method(owner, "apply", "the key that it is given"):
                 outputs, new = model.bound(frozen)(params, state, batch, key, train)
             classes.update(found)
-            metrics[:] = [*outputs.metrics, *outputs.squares]
+            metrics[:] = outputs.values
             return outputs, like_given(owner, "apply", new, state, types=True)
 
         def fetch(who: Any, positions: Any, keys: Any) -> Any:

@@ -28,7 +28,7 @@ from jaxafl.models.metrics import CONFUSION
 from jaxafl.models.model import Batch, Outputs, predictions_of
 
 Array = jax.Array
-Sums = tuple[dict[str, Array], dict[str, Array]]
+Sums = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
 Clients = tuple[Array, Array]
 """Clients that are evaluated on their own samples: int32 [n], the index of each sample's client (C for none), and int32
 [C], the number of samples of each."""
@@ -361,14 +361,14 @@ def evaluate_personal(
 
 
 def _values(outputs: Outputs) -> Sums:
-    """Returns losses and metrics, and values whose means are squares of metrics, each [B]."""
-    return {"loss": outputs.loss, **outputs.metrics}, dict(outputs.squares)
+    """Returns losses and metrics, and values whose means are squares and logarithms of metrics, each [B]."""
+    return {"loss": outputs.loss, **outputs.metrics}, dict(outputs.squares), dict(outputs.logarithms)
 
 
 def _means(prefix: str, sums: Sums, count: Any) -> dict[str, Array]:
     """Returns metrics from the sums of `_values` over `count` samples, with a prefix before their names."""
-    means, squares = ({f"{prefix}{name}": value / count for name, value in part.items()} for part in sums)
-    return means | {name: jnp.sqrt(value) for name, value in squares.items()}
+    means, squares, logarithms = ({f"{prefix}{name}": value / count for name, value in part.items()} for part in sums)
+    return means | jax.tree.map(jnp.sqrt, squares) | jax.tree.map(jnp.exp, logarithms)
 
 
 def _summed(

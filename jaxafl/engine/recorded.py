@@ -38,8 +38,7 @@ def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
         def outputs(frozen: Any) -> Any:
             key, batch = jax.random.key(0), example_batch(data.form)
             params, state = model.init(key, batch)
-            found = model.bound(frozen)(params, state, batch, key, False)[0]
-            return {**found.metrics, **found.squares}
+            return model.bound(frozen)(params, state, batch, key, False)[0].values
 
         held = model.held(jax.eval_shape(lambda: example_batch(data.form)))
         remember_metrics(model, jax.eval_shape(outputs, held))

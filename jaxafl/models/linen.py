@@ -47,10 +47,11 @@ def from_linen(
 
     Args:
         module: the network; maps inputs [B, ...] to predictions [B, ...].
-        loss: a name (`"softmax_cross_entropy"`, `"sigmoid_cross_entropy"`, `"squared_error"`, `"absolute_error"`,
-            `"huber"`, `"log_cosh"`), a loss of Optax (`optax.hinge_loss`), or a function `(predictions, batch) ->
-            Outputs`, or a loss per example [B], which records no metrics. Those of a regression record `mae` and
-            `rmse`, in the unit of the targets. Losses are means over the targets of an example.
+        loss: a name (`"softmax_cross_entropy"`, `"next_token"`, `"sigmoid_cross_entropy"`, `"squared_error"`,
+            `"absolute_error"`, `"huber"`, `"log_cosh"`), a loss of Optax (`optax.hinge_loss`), or a function
+            `(predictions, batch) -> Outputs`, or a loss per example [B], which records no metrics. Those of a
+            regression record `mae` and `rmse`, in the unit of the targets. Losses are means over the targets of an
+            example.
         name: the name in results, by default the module's class name.
         references: see `Model`.
         better: metric -> `"higher"` or `"lower"`, for metrics with other names than `Model` lists.

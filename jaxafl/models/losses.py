@@ -55,6 +55,26 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     return Outputs(_mean_per_example(loss, counted), {"accuracy": _mean_per_example(correct, counted)})
 
 
+def next_token(logits: Array, batch: Batch) -> Outputs:
+    """Computes the cross-entropy of the next token at every place of a text, its accuracy and its perplexity per token.
+
+    A text's loss is ℓ_b = -mean_t log softmax(z_bt)[y_bt], and the perplexity of a set is exp(mean_b ℓ_b). For texts of
+    one length without padding this is the perplexity of all their tokens together; else every text counts the same.
+
+    Args:
+        logits: float [B, L, V], z.
+        batch: `batch.y` holds tokens [B, L], y_bt the token after the one at place t; negative ones do not count.
+
+    Returns:
+        `loss` [B] in nats per token, the metric `"accuracy"` [B] and the logarithms of `"perplexity"` [B].
+
+    Raises:
+        ValueError: as for `softmax_cross_entropy`.
+    """
+    found = softmax_cross_entropy(logits, batch)
+    return found._replace(logarithms={"perplexity": found.loss})
+
+
 def sigmoid_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     """Computes the binary cross-entropy -y log σ(z) - (1 - y) log(1 - σ(z)), and the accuracy for integer labels.
 
@@ -109,6 +129,7 @@ def of_errors(loss: Callable[[Array, Array], Array]) -> Callable[[Any, Batch], O
 
 LOSSES: dict[str, Callable[[Any, Batch], Outputs]] = {
     "softmax_cross_entropy": softmax_cross_entropy,
+    "next_token": next_token,
     "sigmoid_cross_entropy": sigmoid_cross_entropy,
     "squared_error": of_errors(optax.squared_error),
     "absolute_error": of_errors(absolute_error),

@@ -53,11 +53,18 @@ class Outputs(NamedTuple):
         metrics: name -> [B]; each becomes a variable of the result. Figures show `"accuracy"`. The direction in which a
             metric is better is known by its name, or declared with the model (`better`).
         squares: name -> [B]; each becomes a metric, the square root of the mean: `{"rmse": (prediction - y) ** 2}`.
+        logarithms: name -> [B]; each becomes a metric, e to the power of the mean: `{"perplexity": loss}`.
     """
 
     loss: Array
     metrics: dict[str, Array]
     squares: dict[str, Array] = {}  # noqa: RUF012  # never changed in place
+    logarithms: dict[str, Array] = {}  # noqa: RUF012
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """The values of all metrics by name, [B] each."""
+        return {**self.metrics, **self.squares, **self.logarithms}
 
 
 Init = Callable[[Key, Batch], tuple[Params, State]]
@@ -233,7 +240,7 @@ def scored(score: Callable[[], Outputs | Array], batch: Batch, predict: Callable
         return Predictions(predict())
     found = score()
     outputs = found if isinstance(found, Outputs) else Outputs(found, {})
-    for role, values in {"loss": outputs.loss, **outputs.metrics, **outputs.squares}.items():
+    for role, values in ({"loss": outputs.loss} | outputs.values).items():
         if getattr(values, "shape", None) != batch.mask.shape:
             raise UserError(
                 f"model: its {role} is {shown(values)}; expected one value per example, an array of shape "

@@ -1,11 +1,13 @@
-"""Shakespeare: next-character prediction, one client per speaking role."""
+"""Shakespeare: next-character prediction, one client per speaking role or per play."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,8 @@ import numpy as np
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers
-from jaxafl.options import UserError, check_number, check_whole, named
+from jaxafl.data.sources.texts import from_texts
+from jaxafl.options import UserError, check_choice, check_number, check_whole, named
 from jaxafl.readers.archive import damaged, read_text
 from jaxafl.readers.directory import Directory, data_directory, missing_dataset
 from jaxafl.readers.download import downloadable
@@ -26,6 +29,7 @@ VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijk
 """LEAF's ALL_LETTERS; token i is the i-th character."""
 
 _NAME = "shakespeare"
+_SHIPPED = "shakespeare_6plays.jsonl.gz"
 _CLASSES = len(VOCABULARY)
 _REFERENCES = ("mcmahan2017", "caldas2018")
 _ADVICE = 'A line is {"play": "...", "role": "...", "lines": ["...", ...]}.'
@@ -128,6 +132,47 @@ def shakespeare(
         *(_NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES),
         client_names=np.array([f"{play}: {role}".removeprefix(": ") for play, role in roles[:clients]]),
     )
+
+
+@named
+def shakespeare_plays(
+    by: Literal["play", "role"] = "play",
+    *,
+    length: int = 128,
+    test_fraction: float = 0.1,
+    data_dir: Directory = None,
+) -> FederatedData:
+    """Loads the roles' text of plays as bytes, to predict every next one; one client per play, or per role of a play.
+
+    Six plays come with the package and need no files: A Midsummer Night's Dream, Hamlet, Julius Caesar, Macbeth, Romeo
+    and Juliet, and The Tempest, 570,000 bytes in all. They are of the Moby edition, which is in the public domain. All
+    that a role says is one text, in the order of its lines; stage directions are not part of it.
+
+    Args:
+        by: what a client is. `"play"` has the texts of all its roles, one after another; `"role"` leaves out roles with
+            less than a window of text.
+        length: L, bytes of a window.
+        test_fraction: share of every role's text held out, from its end.
+        data_dir: data directory with other plays, in the files `roles*.jsonl` or `roles*.jsonl.gz` of `shakespeare`; by
+            default the six plays of the package.
+
+    Returns:
+        The federated dataset of `from_texts`: x int32 `[B, L]` and y int32 `[B, L]` in [0, 256), y one byte later.
+
+    Raises:
+        FileNotFoundError: `data_dir` has no such file.
+        ValueError: an option is out of range, no client has enough text, or a file is damaged.
+    """
+    check_choice("shakespeare_plays", "by", by, ("play", "role"))
+    folder = data_directory(data_dir) / _NAME if data_dir else pathlib.Path(__file__).parents[1] / "files"
+    files = sorted(folder.glob("roles*.jsonl*" if data_dir else _SHIPPED))
+    if not files:
+        raise missing_dataset("shakespeare_plays", [folder], [f"Put roles.jsonl into {folder}. {_ADVICE}"])
+    clients: dict[str, list[str]] = {}
+    for (play, role), text in _read_roles(files).items():
+        clients.setdefault(play if by == "play" else f"{play}: {role}", []).append(f"{text}\n")
+    data = from_texts(clients, length=length, test_fraction=test_fraction, name="shakespeare_plays")
+    return dataclasses.replace(data, references=_REFERENCES)
 
 
 def gather_windows(

@@ -1,0 +1,94 @@
+"""LoRA for any model: low-rank factors of chosen kernels are trained and sent, the kernels are one frozen copy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
+
+from jaxafl.models.frozen import named_leaves
+from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, path_of
+from jaxafl.options import UserError, check_number, check_whole, named
+
+Where = Callable[[str], bool] | None
+
+
+@named
+def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, trained: Where = None) -> Model:
+    """Returns a model that trains low-rank factors of kernels: W + (α / r) B A in the place of W.
+
+    The parameters of the new model are A [r, in] and B [out, r] of every chosen kernel, under the names `path/a` and
+    `path/b`. They alone are trained, sent, averaged and counted. A starts uniform in ±1/√in and B at zero, so the
+    model starts as the given one. All its parameters are one copy in `Model.frozen`: those of `initialised(model, ...)`
+    or else drawn under one key for all seeds. Its state (batch statistics) remains state.
+
+    The sum is formed in every local step, so a lane needs the memory of the whole network. `bert` has its own factors,
+    which are applied beside the kernels and never added to them.
+
+    Args:
+        model: any model, of Linen, NNX, PyTorch or functions.
+        rank: r.
+        alpha: α.
+        where: function of a path, such as `"Dense_0/kernel"`, to True if the kernel gets factors; by default all
+            parameters with two axes, embeddings included. A kernel is [in, out], in PyTorch [out, in]. Further axes
+            belong to `in`: a convolution [h, w, in, out] is the matrix [h · w · in, out].
+        trained: function of a path to True if the parameter is trained and sent as it is, such as a new head.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError, ValueError: an option is invalid; before a run, no kernel is chosen, or one of fewer than two axes.
+
+    References:
+        Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, equation 3.
+    """
+    rank = check_whole("lora", "rank", rank)
+    check_number("lora", "alpha", alpha, above=0)
+    out_first = model.description.get("framework") == "torch"
+
+    def init(key: Key, batch: Batch) -> tuple[Params, State]:
+        own, state = model.init(key, batch)
+        leaves = named_leaves(own)
+        whole = {name: leaf for name, leaf in leaves.items() if trained is not None and trained(name)}
+        kernels = _chosen({name: leaf for name, leaf in leaves.items() if name not in whole}, where)
+        for index, (name, leaf) in enumerate(kernels.items()):
+            out = leaf.shape[0 if out_first else -1]
+            bound = (leaf.size // out) ** -0.5
+            own_key = jax.random.fold_in(jax.random.fold_in(key, rank), index)
+            whole[f"{name}/a"] = jax.random.uniform(own_key, (rank, leaf.size // out), leaf.dtype, -bound, bound)
+            whole[f"{name}/b"] = jnp.zeros((out, rank), leaf.dtype)
+        return unflatten_dict(whole, sep="/"), state
+
+    def apply(params: Params, state: State, batch: Batch, key: Key, train: bool, frozen: Any) -> tuple[Outputs, State]:
+        given = named_leaves(params)
+
+        def summed(path: Any, leaf: Array) -> Array:
+            name = path_of(path)
+            if f"{name}/a" not in given:
+                return given.get(name, leaf)
+            term = given[f"{name}/b"] @ given[f"{name}/a"] * (alpha / rank)
+            return leaf + (term if out_first else term.T).reshape(leaf.shape)
+
+        more = () if model.frozen is None else (frozen["frozen"],)
+        return model.apply(jax.tree_util.tree_map_with_path(summed, frozen["base"]), state, batch, key, train, *more)
+
+    def held(batch: Batch) -> Any:
+        base, _ = model.init(jax.random.key(0, impl="threefry2x32"), batch)
+        return {"base": base, "frozen": model.frozen(batch) if callable(model.frozen) else model.frozen}
+
+    description = {**model.description, "lora_rank": rank, "lora_alpha": float(alpha)}
+    new = dataclasses.replace(model, init=init, apply=apply, description=description, frozen=held)
+    return dataclasses.replace(new, references=(*model.references, "hu2022"))
+
+
+def _chosen(leaves: dict[str, Array], where: Where) -> dict[str, Array]:
+    """Returns the kernels that get factors, by path."""
+    found = {name: leaf for name, leaf in leaves.items() if (leaf.ndim == 2 if where is None else where(name))}
+    if not found or min(leaf.ndim for leaf in found.values()) < 2:
+        raise UserError(f"lora: where chooses {[*found]} of {[*leaves]}; expected kernels, with at least two axes")
+    return found
