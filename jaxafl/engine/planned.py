@@ -66,29 +66,25 @@ class Windows:
             whole: True for one window.
         """
         self.source, self.server_steps, self.whole = source, server_steps, whole
-        self.known = [source] if isinstance(source, Schedule) else list[Schedule]()
+        self.known = source if isinstance(source, Schedule) else None
         self.width = None if isinstance(source, Schedule) else source.clock.arrivals(source.num_clients)
-        self.stop = 0
-        self.size = _FIRST
+        self.stop, self.size = 0, _FIRST
 
     def after(self, start: int) -> Schedule:
         """Returns the server steps from `start` up to the next border."""
         while True:
             begin, end = self.stop, self._next()
             if end > start or begin == end:
-                pieces = [one for one in self.known if one.start + one.server_steps > start]
-                return cut(joined(pieces or self.known[-1:]), start, end)
+                return self.between(start, end)
 
-    def upto(self, stop: int) -> Schedule:
-        """Returns the schedule of all server steps up to `stop`."""
-        pieces = [one for one in self.known if one.start < stop]
-        if len(pieces) > 1:  # what is known stays one piece, which the thread does not read
-            self.known[: len(pieces)] = pieces = [joined(pieces)]
-        return cut(pieces[0], 0, stop) if pieces else cut(self.known[0], 0, 0)
+    def between(self, start: int, stop: int) -> Schedule:
+        """Returns known server steps."""
+        assert self.known is not None, "windows have been computed"
+        return cut(self.known, start, stop)
 
     def _next(self) -> int:
         """Moves to the next border, the first multiple of `BLOCK` with enough arrivals, and returns it."""
-        begin, arrivals = self.stop, 0
+        begin, arrivals, pieces = self.stop, 0, [] if self.known is None else [self.known]
         while self.stop < self.server_steps and (arrivals < self.size or self.whole):
             count = self.server_steps - self.stop if self.whole else BLOCK
             if self.width and not self.whole:
@@ -97,11 +93,12 @@ class Windows:
             if isinstance(self.source, Schedule):
                 taken = self.source.taken[self.stop : self.stop + count]
             else:
-                self.known.append(self.source.advance(count))
-                taken = self.known[-1].taken
+                pieces.append(self.source.advance(count))
+                taken = pieces[-1].taken
             self.stop += count
             arrivals += int(np.maximum(taken, 1).sum())
         if self.stop > begin:
+            self.known = joined(pieces)
             self.size = min(_GROWTH * self.size, _LARGEST)
         return self.stop
 
@@ -111,6 +108,7 @@ class Planned(Execution):
 
     Attributes:
         window: the current window.
+        made: the schedule up to its end.
     """
 
     def __init__(
@@ -159,7 +157,7 @@ class Planned(Execution):
         return min(stop, self.window.stop)
 
     def schedule(self, index: int) -> Schedule:
-        return self.windows.upto(self.window.stop)
+        return self.made
 
     def build(self, shapes: Shapes) -> None:
         self._take_up(self.window, shapes)
@@ -196,7 +194,7 @@ class Planned(Execution):
         """Continues with a window, which may need larger buffers, or columns of another form."""
         shapes = self.shapes.joined(shapes or self._shapes(window, self.problems[0]))
         self.enlarge(shapes)
-        self.window = window
+        self.window, self.made = window, self.windows.between(0, window.stop)
         self.compile(on_device(tables_of(window.plan, shapes)), shapes)
 
 
