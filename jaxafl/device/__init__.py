@@ -15,7 +15,6 @@ from jaxafl.device.compilation import (
     on_host,
     operations,
     result_bytes,
-    shapes_of,
 )
 from jaxafl.device.hardware import (
     available_bytes,
@@ -48,7 +47,6 @@ __all__ = [
     "on_host",
     "operations",
     "result_bytes",
-    "shapes_of",
     "weighted_sum",
 ]
 

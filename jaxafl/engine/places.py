@@ -129,10 +129,6 @@ class Places:
             for run, entry in zip(runs, entries, strict=True)
         }
 
-    def forget(self) -> None:
-        """Forgets the last server step, which will not be made."""
-        self.steps.pop()
-
     def schedule(self) -> Schedule:
         """Returns the schedule of the server steps so far."""
         if self.steps or self.known is None:

@@ -124,7 +124,7 @@ class Replying(Execution):
             within, why = self.limits(planned[0].step, places.taken - len(planned[0].step.runs))
             self.ended = (number + within, why) if why else None
             if not within:
-                places.forget()
+                places.steps.pop()  # it will not be made
                 return False
         shapes = self.shapes
         for index, one in planned.items():
