@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -177,19 +178,13 @@ class Places:
 
 def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
     """Returns tables of zeros for one server step of each member."""
+    sizes = {"*S": shapes.segments, "L": shapes.lanes, "*T": 1, "*T1": 1, "A": shapes.arrivals}
 
-    def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
-        return np.zeros((members, *shape), dtype)
+    def table(record: Any) -> Any:
+        kinds = typing.get_type_hints(record).values()
+        return record(*(np.zeros([members, *map(sizes.get, one.dim_str.split())], one.dtypes[0]) for one in kinds))
 
-    of_lanes, of_arrivals = (shapes.segments, shapes.lanes), (1, shapes.arrivals)
-    bools, floats = {"loads", "saves", "mask"}, {"load_duration", "load_started", "time"}
-
-    def table(record: Any, shape: tuple[int, ...]) -> Any:
-        kinds = {name: bool if name in bools else np.float32 if name in floats else np.int32 for name in record._fields}
-        return record(**{name: zeros(*shape, dtype=kind) for name, kind in kinds.items()})
-
-    segments, steps = table(Segments, of_lanes), table(Steps, of_arrivals)
-    return columns_read(segments, steps._replace(time=zeros(1, dtype=np.float32), write_slot=zeros(1)), shapes)
+    return columns_read(table(Segments), table(Steps), shapes)
 
 
 def _grown(size: int, needed: int) -> int:

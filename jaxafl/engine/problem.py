@@ -127,7 +127,6 @@ class Shapes(NamedTuple):
         segments: rows of its tables of segments.
         steps_per_call: the most server steps of a call, and rows of the returned records.
         rows_per_check: rows between two evaluations of the loop predicate; every call advances by a multiple of it.
-        once: True if every call executes one row, without a loop over rows.
         mask: True if some server step has fewer than A arrivals.
         slots: True if the row of an update in the store may differ from its place among the arrivals.
         base: True if x_s is read.
@@ -147,7 +146,6 @@ class Shapes(NamedTuple):
     segments: int = 1
     steps_per_call: int = 1
     rows_per_check: int = 1
-    once: bool = False
     mask: bool = False
     slots: bool = False
     base: bool = False

@@ -93,8 +93,6 @@ def advance(
 
         none = jnp.int32(0)
         records = buffers.allocate(jax.eval_shape(take, none, none, state)[1], shapes.steps_per_call)
-        if shapes.once:
-            return row(start, state, records)
         return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
 
     state_in = state_axes(state, shared=not tables.batched)

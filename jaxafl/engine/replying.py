@@ -58,7 +58,6 @@ class Replying(Execution):
             ring=power_of_two(flying + 2),
             store=power_of_two(arrivals + (flying if ahead else 0)),
             arrivals=arrivals,
-            once=True,
             mask=fixed is None,
             slots=True,
             base=first.reads_base,

@@ -98,6 +98,7 @@ class Work:
         callbacks: callbacks of every member.
         until: limits of time, updates, bytes or ε.
         limits: all limits, including those that `callbacks` implement.
+        lengths, schedules: of members, by the keys of `shared`.
     """
 
     simulation: Simulation
@@ -111,8 +112,8 @@ class Work:
     callbacks: Sequence[Callback] = ()
     until: Mapping[str, float] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    _limited: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
-    _schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
+    lengths: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
+    schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
 
     @functools.cached_property
     def dims(self) -> list[Dimension]:
@@ -172,26 +173,21 @@ class Work:
     def limited(self, place: int) -> Limited:
         """Returns the length and the limits of a member."""
         member, key = self.members[place], self.shared[place]
-        if key not in self._limited:
+        if key not in self.lengths:
             with user_errors(member.where):
-                found = Limited.of("sweep", member.simulation, self.given, self.until or None, member.seed)
-                self._limited[key] = found
-        return self._limited[key]
+                self.lengths[key] = Limited.of("sweep", member.simulation, self.given, self.until or None, member.seed)
+        return self.lengths[key]
 
     def schedule_of(self, place: int) -> Schedule | None:
         """Returns the schedule of a member; `None` if it depends on the training."""
         member, key = self.members[place], self.shared[place]
         if member.simulation.clock_sees_training:
             return None
-        if key not in self._schedules:
+        if key not in self.schedules:
+            steps = self.limited(place).server_steps
             with user_errors(member.where):
-                steps = self.limited(place).server_steps
-                self._schedules[key] = member.simulation.compute_schedule(steps, member.seed)
-        return self._schedules[key]
-
-    def forget_schedules(self) -> None:
-        """Frees the schedules, for a process whose memory would grow with every batch."""
-        self._schedules.clear()
+                self.schedules[key] = member.simulation.compute_schedule(steps, member.seed)
+        return self.schedules[key]
 
     def bytes(self, places: Iterable[int]) -> Iterator[int]:
         """Yields, for one member of each program, the bytes of its kept versions and of its rows per client."""
