@@ -23,15 +23,14 @@ from jaxafl.client import turns_of
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
-from jaxafl.data.form import DataForm
 from jaxafl.device import available_bytes, on_cpu, on_device, operations, result_bytes
-from jaxafl.device.buffers import shared_size
+from jaxafl.device.buffers import num_bytes, shared_size
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Problem, Shapes, Speed
 from jaxafl.engine.state import example_batch
-from jaxafl.models.model import Batch, Model
+from jaxafl.models.model import Batch
 from jaxafl.options import UserError, check_whole
 
 MOST_LANES = 4096
@@ -283,12 +282,26 @@ def plan_of(schedule: Schedule, problem: Problem, lanes: int | None = None, orig
 
 
 def lanes_in_memory(problem: Problem, members: int = 1) -> int:
-    """Returns the number of lanes per member that fit into half of the device memory (at least 1)."""
-    memory = available_bytes()
+    """Returns the number of lanes per member that fit into half of the device memory (at least 1).
+
+    The memory of a lane during a local step is estimated by a trace of the model's forward pass.
+    """
+    memory, model = available_bytes(), problem.model
     if memory is None:
         return MOST_LANES
     size: Any = problem.hyperparameters.client.micro_batch  # set by `Client.executed`
-    return max(1, int(memory / 2 / lane_bytes(problem.model, size, problem.data.form) / members))
+    one = jax.eval_shape(lambda: example_batch(problem.data.form))
+    batch: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), one)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params, state = jax.eval_shape(model.init, key, batch)
+
+    def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
+        return model.bound(frozen)(params, state, batch, key, True)[0].loss
+
+    traced = jax.make_jaxpr(loss)(params, state, batch, key, model.held(batch))
+    weights = num_bytes(params)
+    lane = 3.0 * weights + _KEPT * sum(map(result_bytes, operations(traced.jaxpr)))
+    return max(1, int(memory / 2 / lane / members))
 
 
 def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> int:
@@ -307,21 +320,6 @@ def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> i
         return int(chunk)
     most = 1 if jax.default_backend() == "cpu" else lanes_in_memory(problem, members)
     return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
-
-
-def lane_bytes(model: Model, size: int, data: DataForm) -> float:
-    """Returns the bytes of a lane during a local step on `size` samples, from the traced forward pass of the model."""
-    one = jax.eval_shape(lambda: example_batch(data))
-    batch: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), one)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    params, state = jax.eval_shape(model.init, key, batch)
-
-    def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
-        return model.bound(frozen)(params, state, batch, key, True)[0].loss
-
-    traced = jax.make_jaxpr(loss)(params, state, batch, key, model.held(batch))
-    weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
-    return 3.0 * weights + _KEPT * sum(map(result_bytes, operations(traced.jaxpr)))
 
 
 def _rounded(count: int) -> int:

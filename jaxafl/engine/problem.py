@@ -158,14 +158,12 @@ class Shapes(NamedTuple):
     def joined(self, other: Shapes) -> Shapes:
         """Returns the shapes of a program that executes plans of both shapes."""
         mine, its = self._asdict(), other._asdict()
-        found = {name: max(mine[name], its[name]) for name in _SIZES}
-        found |= {name: mine[name] or its[name] for name in _COLUMNS}
+        found = {name: max(mine[name], its[name]) for name in _LARGER}
         found |= {name: mine[name] if mine[name] == its[name] else None for name in _TRIP_COUNTS}
         return self._replace(**found, steady=self.steady and other.steady)
 
 
-_SIZES = ("ring", "store", "arrivals", "rows", "segments")
-_COLUMNS = ("mask", "slots", "base", "per_lane")
+_LARGER = ("ring", "store", "arrivals", "rows", "segments", "mask", "slots", "base", "per_lane")  # or True for one
 _TRIP_COUNTS = ("local_steps", "segments_per_row", "steps_per_row")
 
 

@@ -27,7 +27,7 @@ from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import Planned
 from jaxafl.engine.problem import Recording, Speed
 from jaxafl.engine.replying import Replying
-from jaxafl.engine.state import example_batch
+from jaxafl.engine.state import shapes_of_model
 from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import Dimension, dimensions
@@ -291,6 +291,5 @@ def _grouped(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]
 
 
 def _num_parameters(simulation: Simulation) -> int:
-    model, data = simulation.model, simulation.data
-    params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
+    params, _ = shapes_of_model(simulation.model, simulation.data.form)
     return sum(leaf.size for leaf in jax.tree.leaves(params))
