@@ -38,7 +38,8 @@ from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample
 from jaxafl.data.stored import stored_targets
-from jaxafl.device import as_arrays, check_memory
+from jaxafl.device import as_arrays
+from jaxafl.device.hardware import check_memory
 from jaxafl.device.keys import seed_key, unpack
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.problem import Problem, Program

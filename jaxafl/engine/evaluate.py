@@ -17,7 +17,8 @@ import numpy as np
 from jaxafl.client import Client, filled, shared_of
 from jaxafl.data.form import DataForm, kind_of_sample
 from jaxafl.data.held_out import gather_held_out
-from jaxafl.device import buffers, compiled, equations, on_device, on_host, operations, result_bytes
+from jaxafl.device import buffers, compiled, equations, on_device, on_host
+from jaxafl.device.compilation import operations, result_bytes
 from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.device.keys import drawing_key, jax_key
 from jaxafl.engine.devices import on_first_device

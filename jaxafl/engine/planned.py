@@ -23,8 +23,10 @@ from jaxafl.client import turns_of
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
-from jaxafl.device import available_bytes, on_cpu, on_device, operations, result_bytes
+from jaxafl.device import on_device
 from jaxafl.device.buffers import num_bytes, shared_size
+from jaxafl.device.compilation import operations, result_bytes
+from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan

@@ -19,7 +19,7 @@ from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.stopping import ends_of
 from jaxafl.clock import Schedule
-from jaxafl.device import on_cpu
+from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
@@ -166,8 +166,9 @@ class Work:
             along = list(zip(self.axes, member.position, strict=True))
             values = [pair for axis, at in along for pair in zip(axis.paths, axis.rows[at], strict=True)]
             program = *(_key(value) for path, value in values if path in static), *_form(member)
+            places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
             noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
-            found.append((program, (noise, *(at for axis, at in along if axis.changes_schedule))))
+            found.append((program, (noise, *places)))
         return found
 
     def limited(self, place: int) -> Limited:
