@@ -180,11 +180,11 @@ def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
     """Returns tables of zeros for one server step of each member."""
     sizes = {"*S": shapes.segments, "L": shapes.lanes, "*T": 1, "*T1": 1, "A": shapes.arrivals}
 
-    def table(record: Any) -> Any:
-        kinds = typing.get_type_hints(record).values()
-        return record(*(np.zeros([members, *map(sizes.get, one.dim_str.split())], one.dtypes[0]) for one in kinds))
+    def zeros(column: Any) -> np.ndarray:
+        return np.zeros([members, *(sizes[part] for part in column.dim_str.split())], column.dtypes[0])
 
-    return columns_read(table(Segments), table(Steps), shapes)
+    segments, steps = (record(*map(zeros, typing.get_type_hints(record).values())) for record in (Segments, Steps))
+    return columns_read(segments, steps, shapes)
 
 
 def _grown(size: int, needed: int) -> int:

@@ -168,7 +168,7 @@ def _check_starts(pool: Any) -> None:
 @functools.lru_cache(maxsize=1)
 def _work(folder: str, written: int) -> tuple[Work, list[list[int]], bool]:
     """Reads the tasks of a folder: the sweep, the members of each batch, and if it has 64 bits; `written`: its time."""
-    return pickle.loads((pathlib.Path(folder) / _WORK).read_bytes())  # type: ignore[no-any-return]
+    return pickle.loads((pathlib.Path(folder) / _WORK).read_bytes())
 
 
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:
