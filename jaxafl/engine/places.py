@@ -183,8 +183,8 @@ def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
     def zeros(column: Any) -> np.ndarray:
         return np.zeros([members, *(sizes[part] for part in column.dim_str.split())], column.dtypes[0])
 
-    tables: Any = (record(*map(zeros, typing.get_type_hints(record).values())) for record in (Segments, Steps))
-    return columns_read(*tables, shapes)
+    tables: list[Any] = [record(*map(zeros, typing.get_type_hints(record).values())) for record in (Segments, Steps)]
+    return columns_read(tables[0], tables[1], shapes)
 
 
 def _grown(size: int, needed: int) -> int:
