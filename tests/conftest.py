@@ -61,7 +61,6 @@ def _few_programs() -> Iterator[None]:
     A process may hold some hundreds only (see `jaxafl.device.compilation`)."""
     yield
     compilation._programs.clear()
-    compilation._shapes.clear()
     if _mappings() > MANY_MAPPINGS:
         jax.clear_caches()
 

@@ -13,19 +13,12 @@ from jaxafl.device.compilation import (
     keep_programs,
     on_device,
     on_host,
-    operations,
-    result_bytes,
-    shapes_of,
 )
 from jaxafl.device.hardware import (
-    available_bytes,
-    check_memory,
-    cpu,
     devices_of,
     float64_on_cpu,
     host_bytes,
     make_cpu_devices,
-    on_cpu,
 )
 from jaxafl.device.rows import Rows, weighted_sum
 from jaxafl.options import UserError, shown
@@ -33,22 +26,15 @@ from jaxafl.options import UserError, shown
 __all__ = [
     "Rows",
     "as_arrays",
-    "available_bytes",
-    "check_memory",
     "compiled",
-    "cpu",
     "devices_of",
     "equations",
     "float64_on_cpu",
     "host_bytes",
     "keep_programs",
     "make_cpu_devices",
-    "on_cpu",
     "on_device",
     "on_host",
-    "operations",
-    "result_bytes",
-    "shapes_of",
     "weighted_sum",
 ]
 

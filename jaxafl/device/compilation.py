@@ -8,8 +8,8 @@ Linux has 65,530, so a process that compiles new shapes without end would be kil
 from a function for the lifetime of that function, so every program is compiled from a new function object.
 
 Outside of programs, no operation may depend on the shapes of a run. JAX compiles such an operation for each shape and
-caches it: `jnp.asarray`, `jnp.stack`, `x[0]`, or a `jax.jit` at module level. Use `on_device` to move arrays,
-`compiled` to compute, and `shapes_of` to derive shapes.
+caches it: `jnp.asarray`, `jnp.stack`, `x[0]`, or a `jax.jit` at module level. Use `on_device` to move arrays, and
+`compiled` to compute.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_im
 """Settings of JAX that change the numbers of a program."""
 _programs: OrderedDict[Any, Any] = OrderedDict()
 _by_code: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # the values of `_programs`
-_shapes: OrderedDict[Any, Any] = OrderedDict()
 _lock = threading.Lock()
 _in_progress: dict[Any, threading.Lock] = {}  # without it, threads that need one program would each compile it
 
@@ -79,22 +78,32 @@ def compiled(
     Returns:
         The program, and the seconds of compilation (0 if it was cached).
     """
-    begun = time.perf_counter()
+    begun, key = time.perf_counter(), _key((function, static, donate, once, deterministic), arguments)
+    with _lock:
+        in_progress = _in_progress.setdefault(key, threading.Lock())
+    with in_progress:
+        with _lock:
+            if key in _programs:
+                _programs.move_to_end(key)
+                return _programs[key], 0.0
+        try:
+            options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
+            staged = jax.jit(functools.partial(function, *static), donate_argnums=donate).trace(*arguments)
+            program = _compiled(staged, options, arguments)
+            with _lock:
+                _programs[key] = program
+                if len(_programs) > _KEPT:
+                    _programs.popitem(last=False)
+        finally:
+            _in_progress.pop(key, None)
+    return program, time.perf_counter() - begun
 
-    def compile_() -> Any:
-        options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
-        staged = jax.jit(functools.partial(function, *static), donate_argnums=donate).trace(*arguments)
-        small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
-        passes = _SERIAL if small and jax.default_backend() == "cpu" else _UNSAFE
-        return _compiled_once(staged.lower(), options | _disabled(passes), arguments)
 
-    static_key = (function, static, donate, once, deterministic)
-    program, is_new = _cached(_programs, static_key, arguments, compile_)
-    return program, time.perf_counter() - begun if is_new else 0.0
-
-
-def _compiled_once(lowered: Any, options: dict[str, str | bool], arguments: tuple[Any, ...]) -> Any:
-    """Returns the program of lowered code; equal code with equal arguments is compiled once."""
+def _compiled(staged: Any, options: dict[str, str | bool], arguments: tuple[Any, ...]) -> Any:
+    """Returns the program of traced code; equal code with equal arguments is compiled once."""
+    small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
+    options = options | _disabled(_SERIAL if small and jax.default_backend() == "cpu" else _UNSAFE)
+    lowered = staged.lower()
     lowering = getattr(lowered, "_lowering", None)
     constants = getattr(lowering, "const_args", ())  # newer versions omit them in the text
     used = sorted(getattr(lowering, "compile_args", {}).get("kept_var_idx") or ())  # the text omits unused arguments
@@ -158,12 +167,6 @@ def products(jaxpr: Any) -> Iterator[int]:
         yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
 
 
-def shapes_of(function: Callable[..., Any], static: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
-    """Returns the shapes of the results of `function(*static, *arguments)`, cached by the shapes of the arguments."""
-    trace = functools.partial(jax.eval_shape, functools.partial(function, *static), *arguments)
-    return _cached(_shapes, (function, static), arguments, trace)[0]
-
-
 def check_untraced(leaves: Any = None) -> None:
     """Raises `UserError` in code that JAX traces, or if some leaves are traced."""
     leaves = [jax.device_put(np.int32(0))] if leaves is None else leaves
@@ -182,29 +185,6 @@ def on_device(tree: Any) -> Any:
 def on_host(tree: Any) -> Any:
     """Copies every array of a tree to the host."""
     return jax.tree.map(np.asarray, jax.device_get(tree))
-
-
-def _cached(
-    store: OrderedDict[Any, Any], static: tuple[Any, ...], arguments: tuple[Any, ...], compute: Callable[[], Any]
-) -> tuple[Any, bool]:
-    """Returns the cached result of `compute` for the key and the arguments, and True if this call computed it."""
-    key = _key(static, arguments)
-    with _lock:
-        in_progress = _in_progress.setdefault(key, threading.Lock())
-    with in_progress:
-        with _lock:
-            if key in store:
-                store.move_to_end(key)
-                return store[key], False
-        try:
-            value = compute()
-            with _lock:
-                store[key] = value
-                if len(store) > _KEPT:
-                    store.popitem(last=False)
-        finally:
-            _in_progress.pop(key, None)
-    return value, True
 
 
 def _key(static: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -39,12 +39,13 @@ from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample
 from jaxafl.data.stored import stored_targets
-from jaxafl.device import as_arrays, check_memory, shapes_of
+from jaxafl.device import as_arrays
+from jaxafl.device.hardware import check_memory
 from jaxafl.device.keys import seed_key, unpack
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import remember_metrics
-from jaxafl.engine.state import example_batch, first_state, initial, shapes_of_model
+from jaxafl.engine.state import State, example_batch, first_state, shapes_of_model
 from jaxafl.models.model import Batch, Model, recorded_classes
 from jaxafl.options import UserError, check_options, check_whole
 from jaxafl.server.aggregate.contract import Aggregate
@@ -401,13 +402,12 @@ def evaluation_interval(eval_every: Any, server_steps: Any) -> int:
     return min(every, check_whole("run", "server_steps", server_steps))
 
 
-def check_fit(problem: Problem, program: Program, members: int) -> None:
-    """Raises `MemoryError` if `members` runs of a program do not fit on each device."""
+def check_fit(problem: Problem, program: Program, state: State) -> None:
+    """Raises `MemoryError` if the runs of a program do not fit on each device; `state`: shapes of their state."""
     shapes, mesh = program.shapes, program.mesh
-    state = shapes_of(initial, (program,), (problem.hyperparameters, problem.device, problem.key))
     names = {"ring": f"ring of {shapes.ring} versions", "store": f"store of {shapes.store} updates"}
     names |= {"lanes": f"{shapes.lanes} lanes", "server": "server state (with its rows per client)"}
-    parts = {names.get(field, field): [part] * members for field, part in state._asdict().items()}
+    parts: dict[str, Any] = {names.get(field, field): part for field, part in state._asdict().items()}
     parts |= {"training data": problem.device.arrays, "the model's frozen arrays": problem.device.frozen}
     check_memory(parts, devices=1 if mesh is None else mesh.size)
 

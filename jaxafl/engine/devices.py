@@ -51,12 +51,9 @@ def _places(mesh: Mesh, tree: Any) -> Any:
     if not isinstance(tree, State):
         return copied
     # leaves [P, L, ...], or [L, ...] if all members have the same
-    axes: Any = state_axes(tree, shared=tree.batch_key[0].ndim == 0).lanes
-    of_members: Any = NamedSharding(mesh, P(None, _AXIS))
-    if axes == 0:
-        lanes = of_members
-    else:
-        lanes = type(axes)(*(NamedSharding(mesh, P(_AXIS)) if axis is None else of_members for axis in axes))
+    axes = state_axes(tree, shared=tree.batch_key[0].ndim == 0).lanes
+    specs = {0: P(None, _AXIS), None: P(_AXIS)}
+    lanes = jax.tree.map(lambda axis: NamedSharding(mesh, specs[axis]), axes, is_leaf=lambda axis: axis is None)
     places: Any = dict.fromkeys(State._fields, copied) | {"lanes": lanes}
     return State(**places)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,8 +16,9 @@ import numpy as np
 
 from jaxafl.client import Client, filled, shared_of
 from jaxafl.data.form import DataForm, kind_of_sample
-from jaxafl.data.held_out import Owners, gather_held_out
-from jaxafl.device import buffers, compiled, equations, on_device, on_host, operations, result_bytes
+from jaxafl.data.held_out import gather_held_out
+from jaxafl.device import buffers, compiled, equations, on_device, on_host
+from jaxafl.device.compilation import operations, result_bytes
 from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.device.keys import drawing_key, jax_key
 from jaxafl.engine.devices import on_first_device
@@ -29,6 +30,8 @@ from jaxafl.models.model import Batch, Outputs, predictions_of
 
 Array = jax.Array
 Sums = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
+Fetch = Callable[[Array], tuple[Any, Array]]
+"""Rows of a set, int32 [n], -> raw inputs, labels."""
 Clients = tuple[Array, Array]
 """Clients that are evaluated on their own samples: int32 [n], the index of each sample's client (C for none), and int32
 [C], the number of samples of each."""
@@ -96,7 +99,8 @@ class Evaluator:
                 for name in self.metrics:
                     found.setdefault(f"{prefix}{name}", []).append(self._value(prefix, name, labels, outputs))
                     if self.owners is not None and prefix == self.own_set:
-                        parts = _of_clients(self.owners, labels, outputs)
+                        rows = np.split(np.argsort(self.owners.owner, kind="stable"), np.cumsum(self.owners.samples))
+                        parts = [jax.tree.map(lambda leaf, one=one: leaf[one], (labels, outputs)) for one in rows[:-1]]
                         each = np.stack([self._value("client_", name, *part) for part in parts])
                         found.setdefault(f"client_{name}", []).append(each)
         stacked = {name: np.stack(values) for name, values in found.items()}
@@ -137,12 +141,6 @@ class Evaluator:
                 stacklevel=2,
             )
         return np.full(shape, np.nan)
-
-
-def _of_clients(owners: Owners, labels: np.ndarray, outputs: Any) -> Iterator[tuple[np.ndarray, Any]]:
-    """Yields the labels and outputs of the samples of each client."""
-    rows = np.split(np.argsort(owners.owner, kind="stable"), np.cumsum(owners.samples))[:-1]
-    return ((labels[one], jax.tree.map(lambda leaf, one=one: leaf[one], outputs)) for one in rows)
 
 
 def evaluate(
@@ -207,10 +205,10 @@ def with_test_sets(found: dict[str, Any], further: int, stack: Callable[[list[An
     return found
 
 
-def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Callable[[Array], tuple[Any, Array]]]]:
-    """Returns the evaluated sets by the prefix of their metrics: number of samples, and rows -> raw inputs, labels."""
+def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Fetch]]:
+    """Returns the evaluated sets by the prefix of their metrics: number of samples, and function that fetches them."""
 
-    def stored(x: Any, y: Array) -> tuple[int, Callable[[Array], tuple[Any, Array]]]:
+    def stored(x: Any, y: Array) -> tuple[int, Fetch]:
         return len(y), lambda rows: (jax.tree.map(lambda leaf: leaf[rows], x), y[rows])
 
     sets = {"": stored(*device.test)}
@@ -226,27 +224,14 @@ def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Callable
     return sets
 
 
-def outputs_of(
-    program: Program, frozen: Any, params: Any, state: Any, raw: Any, labels: Array, inside: Array
-) -> Outputs:
-    """Returns the outputs of a model in evaluation, for raw samples of which only those `inside` count."""
-    batch, key = evaluated_batch(program, raw, labels, inside)
-    return program.model.bound(frozen)(params, state, batch, key, False)[0]
-
-
-def evaluated_batch(program: Program, raw: Any, labels: Array, inside: Array) -> tuple[Batch, Array]:
-    """Returns the batch of raw samples of which only those `inside` count, and a fixed key for its evaluation."""
-    return Batch(program.data.preprocess(raw), labels, inside), jax_key((jnp.uint32(0), jnp.uint32(0)))
+def batch_of(program: Program, fetch: Fetch, rows: Array, count: Any) -> tuple[Batch, Array]:
+    """Returns rows of a set of `count` samples, beyond which they are masked, and a fixed key for their evaluation."""
+    raw, labels = fetch(jnp.minimum(rows, count - 1))
+    return Batch(program.data.preprocess(raw), labels, rows < count), jax_key((jnp.uint32(0), jnp.uint32(0)))
 
 
 def gradient_sum(
-    program: Program,
-    frozen: Any,
-    model: tuple[Any, Any],
-    fetch: Callable[[Array], tuple[Any, Array]],
-    count: Any,
-    total: Any,
-    divisor: int = 1,
+    program: Program, frozen: Any, model: tuple[Any, Any], fetch: Fetch, count: Any, total: Any, divisor: int = 1
 ) -> Any:
     """Adds Σ_i ∇f_i / `divisor` over samples 0 .. `count` - 1, without augmentation or dropout, to `total`.
 
@@ -254,21 +239,21 @@ def gradient_sum(
         program: of the run.
         frozen: frozen arrays of the model.
         model: parameters and non-trainable state.
-        fetch: sample numbers int32 [n] -> raw inputs, labels.
+        fetch: of the samples.
         count: number of samples, an int or an int32.
         total: like the parameters.
         divisor: divisor of the losses.
     """
-    params, state = model
+    apply, (params, state) = program.model.bound(frozen), model
     width = _GRADIENT_PIECE if isinstance(count, Array) else min(count, _GRADIENT_PIECE)
 
     def add(piece: Array, total: Any) -> Any:
         places = piece * width + jnp.arange(width, dtype=jnp.int32)
-        inside, (raw, labels) = places < count, fetch(jnp.minimum(places, count - 1))
+        batch, key = batch_of(program, fetch, places, count)
 
         def loss(params: Any) -> Array:
-            outputs = outputs_of(program, frozen, params, state, raw, labels, inside)
-            return jnp.sum(jnp.where(inside, outputs.loss, 0)) / divisor
+            outputs, _ = apply(params, state, batch, key, False)
+            return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / divisor
 
         return jax.tree.map(jnp.add, total, jax.grad(loss)(params))
 
@@ -313,14 +298,15 @@ def owned_sums(
     """
     ((prefix, owned),) = device.owned.items()
     _, fetch = sets_of(program.data, device)[prefix]
-    count, size = owned.samples[client], len(owned.positions)
+    apply, count, size = program.model.bound(device.frozen), owned.samples[client], len(owned.positions)
+
+    def fetch_owned(places: Array) -> Any:
+        return fetch(owned.rows[owned.first[client] + places])
 
     def values(index: Array) -> Any:
-        places = index * size + owned.positions
-        inside = places < count
-        raw, y = fetch(owned.rows[owned.first[client] + jnp.minimum(places, count - 1)])
-        outputs = outputs_of(program, device.frozen, params, state, raw, y, inside)
-        return jax.tree.map(lambda value: jnp.sum(jnp.where(inside, value, 0)), select(outputs))
+        batch, key = batch_of(program, fetch_owned, index * size + owned.positions, count)
+        outputs, _ = apply(params, state, batch, key, False)
+        return jax.tree.map(lambda value: jnp.sum(jnp.where(batch.mask, value, 0)), select(outputs))
 
     dtype = jnp.result_type(float)
     zero = jax.tree.map(lambda leaf: jnp.zeros((), dtype), jax.eval_shape(values, jnp.int32(0)))
@@ -372,21 +358,14 @@ def _means(prefix: str, sums: Sums, count: Any) -> dict[str, Array]:
 
 
 def _summed(
-    program: Program,
-    members: int,
-    frozen: Any,
-    count: int,
-    fetch: Callable[[Array], tuple[Any, Array]],
-    each: bool,
-    model: Version,
+    program: Program, members: int, frozen: Any, count: int, fetch: Fetch, each: bool, model: Version
 ) -> tuple[Sums, Sums | None]:
     """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples."""
 
     def one(rows: Array) -> Sums:
-        inside = rows < count
-        raw, labels = fetch(jnp.minimum(rows, count - 1))
-        outputs = outputs_of(program, frozen, *model[:2], raw, labels, inside)
-        return jax.tree.map(lambda value: jnp.where(inside, value, 0), _values(outputs))
+        batch, key = batch_of(program, fetch, rows, count)
+        outputs, _ = program.model.bound(frozen)(*model[:2], batch, key, False)
+        return jax.tree.map(lambda value: jnp.where(batch.mask, value, 0), _values(outputs))
 
     size, piece = _sizes(members, count, one)
 
@@ -433,8 +412,7 @@ def batch_outputs(
         start: the first sample.
     """
     count, fetch = sets_of(program.data, device)[prefix]
-    rows = start + jnp.arange(size, dtype=jnp.int32)
-    raw, labels = fetch(jnp.minimum(rows, count - 1))
+    batch, key = batch_of(program, fetch, start + jnp.arange(size, dtype=jnp.int32), count)
     params, state = jax.tree.map(lambda leaf: leaf[member], model[:2])
-    apply, (batch, key) = program.model.bound(device.frozen), evaluated_batch(program, raw, labels, rows < count)
-    return labels, predictions_of(program.model.name, apply, params, state, batch, key, False)
+    apply = program.model.bound(device.frozen)
+    return batch.y, predictions_of(program.model.name, apply, params, state, batch, key, False)

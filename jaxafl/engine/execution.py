@@ -58,12 +58,12 @@ class Execution:
         """
         first = problems[0]
         self.problems, self.program, self.deterministic = problems, first.program(shapes), deterministic
-        check_fit(first, self.program, len(problems))
         self.members = placed(first.mesh, MemberHyperparameters.stacked([one.hyperparameters for one in problems]))
         keys = on_device(tuple(np.stack([np.asarray(one.key[word]) for one in problems]) for word in (0, 1)))
         arguments = self.members, first.device, placed(first.mesh, keys)
         static = self.program.of(Shapes(shapes.lanes, shapes.ring, shapes.store)), shared
         initialise, _ = compiled(initial_members, static, arguments, once=True)
+        check_fit(first, self.program, initialise.out_info)
         self.state: State = placed(first.mesh, initialise(*arguments))
         self.evaluator = Evaluator(first, len(problems), first.device, self.state.model)
         self.compile_seconds = self.evaluator.seconds

@@ -72,11 +72,7 @@ def initial_members(
         )
         return initial(program, values, device, (keys[0][place], keys[1][place]))
 
-    count = len(keys[0])
-    if count == 1:
-        states = jax.tree.map(lambda leaf: leaf[None], one(jnp.int32(0)))
-    else:
-        states = jax.lax.map(one, jnp.arange(count, dtype=jnp.int32))
+    states = jax.lax.map(one, jnp.arange(len(keys[0]), dtype=jnp.int32))
     return jax.tree.map(
         lambda axis, part: part if axis == 0 else jax.tree.map(lambda leaf: leaf[0], part),
         state_axes(states, shared),

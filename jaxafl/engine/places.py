@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -129,10 +130,6 @@ class Places:
             for run, entry in zip(runs, entries, strict=True)
         }
 
-    def forget(self) -> None:
-        """Forgets the last server step, which will not be made."""
-        self.steps.pop()
-
     def schedule(self) -> Schedule:
         """Returns the schedule of the server steps so far."""
         if self.steps or self.known is None:
@@ -181,19 +178,16 @@ class Places:
 
 def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
     """Returns tables of zeros for one server step of each member."""
+    sizes = {"*S": shapes.segments, "L": shapes.lanes, "*T": 1, "*T1": 1, "A": shapes.arrivals}
 
-    def zeros(*shape: int, dtype: Any = np.int32) -> np.ndarray:
-        return np.zeros((members, *shape), dtype)
+    def zeros(column: Any) -> np.ndarray:
+        return np.zeros([members, *(sizes[part] for part in column.dim_str.split())], column.dtypes[0])
 
-    of_lanes, of_arrivals = (shapes.segments, shapes.lanes), (1, shapes.arrivals)
-    bools, floats = {"loads", "saves", "mask"}, {"load_duration", "load_started", "time"}
+    def table(record: Any) -> Any:
+        kinds = typing.get_type_hints(record)
+        return record(**{name: zeros(kind) for name, kind in kinds.items() if name != "columns"})
 
-    def table(record: Any, shape: tuple[int, ...]) -> Any:
-        kinds = {name: bool if name in bools else np.float32 if name in floats else np.int32 for name in record._fields}
-        return record(**{name: zeros(*shape, dtype=kind) for name, kind in kinds.items()})
-
-    segments, steps = table(Segments, of_lanes), table(Steps, of_arrivals)._replace(columns=None)
-    return columns_read(segments, steps._replace(time=zeros(1, dtype=np.float32), write_slot=zeros(1)), shapes)
+    return columns_read(table(Segments), table(Steps), shapes)
 
 
 def _grown(size: int, needed: int) -> int:

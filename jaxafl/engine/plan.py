@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
-from jaxafl.client import Timing
 from jaxafl.options import Summarised
 
 Indices: TypeAlias = Any  # NumPy arrays on the host, JAX arrays on the device
@@ -34,11 +33,6 @@ class Segments(NamedTuple):
     saves: Bool[Indices, "*S L"]  # lanes in which a run ends; None: all
     save_slot: Int32[Indices, "*S L"]  # ring slot of the version that the update is measured against
     save_row: Int32[Indices, "*S L"]  # row of the update store
-
-    @property
-    def timing(self) -> Timing:
-        """The timing of the runs that begin."""
-        return Timing(*(getattr(self, f"load_{name}") for name in Timing._fields))
 
 
 class Steps(NamedTuple):

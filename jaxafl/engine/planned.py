@@ -23,15 +23,16 @@ from jaxafl.client import turns_of
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
-from jaxafl.data.form import DataForm
-from jaxafl.device import available_bytes, on_cpu, on_device, operations, result_bytes
-from jaxafl.device.buffers import shared_size
+from jaxafl.device import on_device
+from jaxafl.device.buffers import num_bytes, shared_size
+from jaxafl.device.compilation import operations, result_bytes
+from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Problem, Shapes, Speed
 from jaxafl.engine.state import example_batch
-from jaxafl.models.model import Batch, Model
+from jaxafl.models.model import Batch
 from jaxafl.options import UserError, check_whole
 
 MOST_LANES = 4096
@@ -66,29 +67,25 @@ class Windows:
             whole: True for one window.
         """
         self.source, self.server_steps, self.whole = source, server_steps, whole
-        self.known = [source] if isinstance(source, Schedule) else list[Schedule]()
+        self.known = source if isinstance(source, Schedule) else None
         self.width = None if isinstance(source, Schedule) else source.clock.arrivals(source.num_clients)
-        self.stop = 0
-        self.size = _FIRST
+        self.stop, self.size = 0, _FIRST
 
     def after(self, start: int) -> Schedule:
         """Returns the server steps from `start` up to the next border."""
         while True:
             begin, end = self.stop, self._next()
             if end > start or begin == end:
-                pieces = [one for one in self.known if one.start + one.server_steps > start]
-                return cut(joined(pieces or self.known[-1:]), start, end)
+                return self.between(start, end)
 
-    def upto(self, stop: int) -> Schedule:
-        """Returns the schedule of all server steps up to `stop`."""
-        pieces = [one for one in self.known if one.start < stop]
-        if len(pieces) > 1:  # what is known stays one piece, which the thread does not read
-            self.known[: len(pieces)] = pieces = [joined(pieces)]
-        return cut(pieces[0], 0, stop) if pieces else cut(self.known[0], 0, 0)
+    def between(self, start: int, stop: int) -> Schedule:
+        """Returns known server steps."""
+        assert self.known is not None, "windows have been computed"
+        return cut(self.known, start, stop)
 
     def _next(self) -> int:
         """Moves to the next border, the first multiple of `BLOCK` with enough arrivals, and returns it."""
-        begin, arrivals = self.stop, 0
+        begin, arrivals, pieces = self.stop, 0, [] if self.known is None else [self.known]
         while self.stop < self.server_steps and (arrivals < self.size or self.whole):
             count = self.server_steps - self.stop if self.whole else BLOCK
             if self.width and not self.whole:
@@ -97,11 +94,12 @@ class Windows:
             if isinstance(self.source, Schedule):
                 taken = self.source.taken[self.stop : self.stop + count]
             else:
-                self.known.append(self.source.advance(count))
-                taken = self.known[-1].taken
+                pieces.append(self.source.advance(count))
+                taken = pieces[-1].taken
             self.stop += count
             arrivals += int(np.maximum(taken, 1).sum())
         if self.stop > begin:
+            self.known = joined(pieces)
             self.size = min(_GROWTH * self.size, _LARGEST)
         return self.stop
 
@@ -111,6 +109,7 @@ class Planned(Execution):
 
     Attributes:
         window: the current window.
+        made: the schedule up to its end.
     """
 
     def __init__(
@@ -159,7 +158,7 @@ class Planned(Execution):
         return min(stop, self.window.stop)
 
     def schedule(self, index: int) -> Schedule:
-        return self.windows.upto(self.window.stop)
+        return self.made
 
     def build(self, shapes: Shapes) -> None:
         self._take_up(self.window, shapes)
@@ -196,7 +195,7 @@ class Planned(Execution):
         """Continues with a window, which may need larger buffers, or columns of another form."""
         shapes = self.shapes.joined(shapes or self._shapes(window, self.problems[0]))
         self.enlarge(shapes)
-        self.window = window
+        self.window, self.made = window, self.windows.between(0, window.stop)
         self.compile(on_device(tables_of(window.plan, shapes)), shapes)
 
 
@@ -285,12 +284,26 @@ def plan_of(schedule: Schedule, problem: Problem, lanes: int | None = None, orig
 
 
 def lanes_in_memory(problem: Problem, members: int = 1) -> int:
-    """Returns the number of lanes per member that fit into half of the device memory (at least 1)."""
-    memory = available_bytes()
+    """Returns the number of lanes per member that fit into half of the device memory (at least 1).
+
+    The memory of a lane during a local step is estimated by a trace of the model's forward pass.
+    """
+    memory, model = available_bytes(), problem.model
     if memory is None:
         return MOST_LANES
     size: Any = problem.hyperparameters.client.micro_batch  # set by `Client.executed`
-    return max(1, int(memory / 2 / lane_bytes(problem.model, size, problem.data.form) / members))
+    one = jax.eval_shape(lambda: example_batch(problem.data.form))
+    batch: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), one)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params, state = jax.eval_shape(model.init, key, batch)
+
+    def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
+        return model.bound(frozen)(params, state, batch, key, True)[0].loss
+
+    traced = jax.make_jaxpr(loss)(params, state, batch, key, model.held(batch))
+    weights = num_bytes(params)
+    lane = 3.0 * weights + _KEPT * sum(map(result_bytes, operations(traced.jaxpr)))
+    return max(1, int(memory / 2 / lane / members))
 
 
 def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> int:
@@ -309,21 +322,6 @@ def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> i
         return int(chunk)
     most = 1 if jax.default_backend() == "cpu" else lanes_in_memory(problem, members)
     return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
-
-
-def lane_bytes(model: Model, size: int, data: DataForm) -> float:
-    """Returns the bytes of a lane during a local step on `size` samples, from the traced forward pass of the model."""
-    one = jax.eval_shape(lambda: example_batch(data))
-    batch: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), one)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    params, state = jax.eval_shape(model.init, key, batch)
-
-    def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
-        return model.bound(frozen)(params, state, batch, key, True)[0].loss
-
-    traced = jax.make_jaxpr(loss)(params, state, batch, key, model.held(batch))
-    weights = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
-    return 3.0 * weights + _KEPT * sum(map(result_bytes, operations(traced.jaxpr)))
 
 
 def _rounded(count: int) -> int:

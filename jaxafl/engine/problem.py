@@ -127,7 +127,6 @@ class Shapes(NamedTuple):
         segments: rows of its tables of segments.
         steps_per_call: the most server steps of a call, and rows of the returned records.
         rows_per_check: rows between two evaluations of the loop predicate; every call advances by a multiple of it.
-        once: True if every call executes one row, without a loop over rows.
         mask: True if some server step has fewer than A arrivals.
         slots: True if the row of an update in the store may differ from its place among the arrivals.
         base: True if x_s is read.
@@ -147,7 +146,6 @@ class Shapes(NamedTuple):
     segments: int = 1
     steps_per_call: int = 1
     rows_per_check: int = 1
-    once: bool = False
     mask: bool = False
     slots: bool = False
     base: bool = False
@@ -160,14 +158,12 @@ class Shapes(NamedTuple):
     def joined(self, other: Shapes) -> Shapes:
         """Returns the shapes of a program that executes plans of both shapes."""
         mine, its = self._asdict(), other._asdict()
-        found = {name: max(mine[name], its[name]) for name in _SIZES}
-        found |= {name: mine[name] or its[name] for name in _COLUMNS}
+        found = {name: max(mine[name], its[name]) for name in _LARGER}
         found |= {name: mine[name] if mine[name] == its[name] else None for name in _TRIP_COUNTS}
         return self._replace(**found, steady=self.steady and other.steady)
 
 
-_SIZES = ("ring", "store", "arrivals", "rows", "segments")
-_COLUMNS = ("mask", "slots", "base", "per_lane")
+_LARGER = ("ring", "store", "arrivals", "rows", "segments", "mask", "slots", "base", "per_lane")  # or True for one
 _TRIP_COUNTS = ("local_steps", "segments_per_row", "steps_per_row")
 
 

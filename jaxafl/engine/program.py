@@ -12,13 +12,12 @@ from jaxafl.device import buffers
 from jaxafl.engine.devices import constrained
 from jaxafl.engine.members import over_members, state_axes
 from jaxafl.engine.plan import Tables
-from jaxafl.engine.problem import DeviceData, Hyperparameters, MemberHyperparameters, Program, Shapes
+from jaxafl.engine.problem import DeviceData, Hyperparameters, MemberHyperparameters, Program
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import build_server_step
 from jaxafl.engine.train import build_train
 
 Array = jax.Array
-Row = Callable[[Array, State, Records], tuple[State, Records]]
 
 
 def advance(
@@ -31,7 +30,7 @@ def advance(
     stop: Array,
     first_step: Array,
 ) -> tuple[State, Records]:
-    """Executes rows start .. stop - 1 of all members.
+    """Executes rows start .. stop - 1 of all members; of one, up to the end of the block of rows in which it fails.
 
     The state is one pytree, donated from call to call. Trip counts and predicates come from the plan and are never
     batched, so `vmap` turns nothing into a select over whole buffers. Members with plans of their own take part in each
@@ -85,41 +84,21 @@ def advance(
             state = _repeat(shapes.segments_per_row or one.segments, train_one, state)
             return _repeat(shapes.steps_per_row or one.most_steps, step_one, (state, records))
 
+        def proceed(carry: tuple[Array, State, Records]) -> Array:
+            # of several members, which would batch the predicate, failed ones go on
+            return (carry[0] < stop) & (carry[1].failure.step < 0) if count == 1 else carry[0] < stop
+
+        def block(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
+            return _repeat(shapes.rows_per_check, lambda _, carry: (carry[0] + 1, *row(*carry)), carry)
+
         none = jnp.int32(0)
         records = buffers.allocate(jax.eval_shape(take, none, none, state)[1], shapes.steps_per_call)
-        return over_rows(shapes, count == 1, row, state, records, start, stop)
+        return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
 
     state_in = state_axes(state, shared=not tables.batched)
     every = over_members(member, count, (members.axes, tables.axes, state_in), (state_in, 0))
     state, records = every(members.values, tables, state)
     return constrained(program.mesh, state), records
-
-
-def over_rows(
-    shapes: Shapes, single: bool, row: Row, state: State, records: Records, start: Array, stop: Array
-) -> tuple[State, Records]:
-    """Executes rows start .. stop - 1, up to the end of the block of rows in which a single run fails.
-
-    Args:
-        shapes: of the program.
-        single: True if there is one member. Of several members, which would batch the predicate, failed ones go on.
-        row: (index, state, records) -> (state, records).
-        state: of the run.
-        records: its records, row 0 for the first server step of the call.
-        start, stop: int32.
-    """
-
-    def proceed(carry: tuple[Array, State, Records]) -> Array:
-        index, state, _ = carry
-        return (index < stop) & (state.failure.step < 0) if single else index < stop
-
-    if shapes.once:
-        return row(start, state, records)
-
-    def block(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
-        return _repeat(shapes.rows_per_check, lambda _, carry: (carry[0] + 1, *row(*carry)), carry)
-
-    return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
 
 
 def _repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.fleet import ServerStep
-from jaxafl.device import compiled, on_device, shapes_of
+from jaxafl.device import compiled, on_device
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.places import Places, tables_for
 from jaxafl.engine.plan import LoopRows, Tables
@@ -58,7 +58,6 @@ class Replying(Execution):
             ring=power_of_two(flying + 2),
             store=power_of_two(arrivals + (flying if ahead else 0)),
             arrivals=arrivals,
-            once=True,
             mask=fixed is None,
             slots=True,
             base=first.reads_base,
@@ -75,9 +74,10 @@ class Replying(Execution):
         for number in range(start, stop):
             if not self._fill(number):
                 break
-            self.state, output = self.compiled(self.constant, self.vector.copy(), self.state)
+            self.state, output, _ = self.compiled(self.constant, self.vector.copy(), self.state)
             outputs.append(np.asarray(output))
-            self._hear(self.replies_of(outputs[-1]), self.failed_of(outputs[-1]))
+            found, failed = self.packing_out.views(outputs[-1])
+            self._hear(found.replies, failed)
             if self.ended is not None:
                 break
         records, _ = self.packing_out.views(np.array(outputs, np.uint32).reshape(-1, self.packing_out.size))
@@ -109,11 +109,10 @@ class Replying(Execution):
         leaves, structure = jax.tree.flatten((self.members, self.problems[0].device))
         self.constant = tuple(leaves)  # flat, since a call would flatten the parts of the simulation again each time
         static, arguments = (self.program, packing, structure), (self.constant, on_device(self.vector), self.state)
-        self.packing_out = Packing.of(shapes_of(_one_step, static, arguments)[1])
-        self.replies_of = self.packing_out.view_of(lambda found: found[0].replies)
-        self.failed_of = self.packing_out.view_of(lambda found: found[1])
         how: dict[str, Any] = dict(donate=(2,), deterministic=self.deterministic)
-        self.compiled, seconds = compiled(one_step, (*static, self.packing_out), arguments, **how)
+        self.compiled, seconds = compiled(one_step, static, arguments, **how)
+        results = self.compiled.out_tree
+        _, _, self.packing_out = jax.tree.unflatten(results, [None] * results.num_leaves)
         self.compile_seconds += seconds
 
     def _fill(self, number: int) -> bool:
@@ -124,7 +123,7 @@ class Replying(Execution):
             within, why = self.limits(planned[0].step, places.taken - len(planned[0].step.runs))
             self.ended = (number + within, why) if why else None
             if not within:
-                places.forget()
+                places.steps.pop()  # it will not be made
                 return False
         shapes = self.shapes
         for index, one in planned.items():
@@ -153,36 +152,35 @@ class Replying(Execution):
 
 
 def one_step(
-    program: Program, packing: Packing, structure: Any, out: Packing, constant: Any, vector: Any, state: State
-) -> tuple[State, Any]:
+    program: Program, packing: Packing, structure: Any, constant: Any, vector: Any, state: State
+) -> tuple[State, Any, Packing]:
     """Makes one server step of every member; see `jaxafl.engine.program.advance`.
 
     Args:
-        program, packing, structure, out: static; the program, the places of the tables in the vector, the structure of
-            hyperparameters and data, and the places of the records in the result.
+        program, packing, structure: static; the program, the places of the tables in the vector, and the structure of
+            hyperparameters and data.
         constant: leaves of hyperparameters and data.
         vector: the tables.
         state: of the runs.
+
+    Returns:
+        The new state, the vector of the records and the steps of failures, and the places in it.
     """
-    state, found = _one_step(program, packing, structure, constant, vector, state)
-    return state, out.pack(found)
-
-
-def _one_step(
-    program: Program, packing: Packing, structure: Any, constant: Any, vector: Any, state: State
-) -> tuple[State, tuple[Records, Any]]:
-    tables = packing.unpack(vector)
     members, device = jax.tree.unflatten(structure, constant)
+    tables = packing.unpack(vector)
     number = tables.origin
     state, records = advance(program, members, device, tables, state, number, number + 1, number)
-    return state, (records, state.failure.step)
+    found = records, state.failure.step
+    places = Packing.of(found)
+    return state, places.pack(found), places
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class Packing:
     """Places of the leaves of a tree of small arrays in a vector of words of 32 bits.
 
-    A call of a program then moves one array between host and device instead of many. It is a static argument.
+    A call of a program then moves one array between host and device instead of many. It is static.
 
     Attributes:
         structure: of the tree.
@@ -211,11 +209,6 @@ class Packing:
         """Returns the tree whose leaves are views of vectors [..., n], each [..., *shape]; bools are int32."""
         records = vectors.view(self.record)[..., 0]
         return jax.tree.unflatten(self.structure, [records[name] for name in self.record.names or ()])
-
-    def view_of(self, choose: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
-        """Returns the function from a vector to one leaf; `choose` takes the leaf of a tree."""
-        name = choose(jax.tree.unflatten(self.structure, self.record.names or ()))
-        return lambda vector: vector.view(self.record)[name][0]
 
     def pack(self, tree: Any) -> jax.Array:
         """Returns the vector of a traced tree."""

@@ -288,11 +288,10 @@ def _mean_state(weights: Array, states: Tree, current: Tree, kept: Array | None 
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return jnp.where(total > 0, jnp.max(leaf, axis=0), old)  # counters: the furthest
         found = jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1)
-        if kept is None:
-            average = found / jnp.maximum(total, 1).astype(leaf.dtype)
-        else:
-            average = (found + kept.astype(leaf.dtype) * old) / jnp.maximum(total + kept, 1).astype(leaf.dtype)
-        return jnp.where(total > 0, average, old)
+        if kept is not None:
+            found += kept.astype(leaf.dtype) * old
+        divisor = total if kept is None else total + kept
+        return jnp.where(total > 0, found / jnp.maximum(divisor, 1).astype(leaf.dtype), old)
 
     return jax.tree.map(mean, states, current)
 

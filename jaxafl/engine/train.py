@@ -47,7 +47,8 @@ def build_train(program: Program, hyperparameters: Hyperparameters, device: Devi
         return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory, version.shared)
 
     def loaded(segment: Segments, state: State) -> Lane:
-        columns = segment.load_slot, segment.load_client, segment.load_run, segment.timing
+        timing = Timing(*(getattr(segment, f"load_{name}") for name in Timing._fields))
+        columns = segment.load_slot, segment.load_client, segment.load_run, timing
         new = over_members(lambda *run: begun(state, *run), shapes.lanes, (0, 0, 0, 0), 0)(*columns)
         return _where(segment.loads, new, state.lanes)
 

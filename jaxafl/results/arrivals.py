@@ -14,9 +14,8 @@ if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
 
 MISSING: dict[str, float] = {"client_id": -1, "run_index": -1, "kind": -1, "arrived": False}
 """Values of indices and of `arrived` in slots without an arrival. Other variables are NaN in them."""
-_PLACES = ("step", "arrival")
-_TIMES = {"started": "started_at", "arrived": "arrived_at"}
-_COUNTS = ("staleness", "local_steps", "multiplicity")
+_NUMBERS = {name: name for name in ("staleness", "local_steps", "multiplicity")}
+_NUMBERS |= {"started": "started_at", "arrived": "arrived_at"}
 
 
 def masked(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -28,9 +27,7 @@ def masked(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
         values: [T, A].
         mask: bool [T, A], the arrivals.
     """
-    if values.dtype.kind == "b":
-        return values & mask
-    return np.where(mask, values, np.nan if values.dtype.kind == "f" else np.float64(np.nan))
+    return values & mask if values.dtype.kind == "b" else np.where(mask, values, np.nan)
 
 
 def staleness_of(runs: Sequence[xr.Dataset]) -> np.ndarray:
@@ -55,9 +52,8 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
         indices["kind"] = schedule.kind
     found: dict[str, np.ndarray] = {"arrived": mask.copy()}
     found |= {name: np.where(mask, values, int(MISSING[name])) for name, values in indices.items()}
-    found |= {name: masked(getattr(schedule, name), mask) for name in _COUNTS}
-    found |= {name: masked(getattr(schedule, field), mask) for field, name in _TIMES.items()}
-    return {name: (_PLACES, values) for name, values in found.items()}
+    found |= {name: masked(getattr(schedule, column), mask) for column, name in _NUMBERS.items()}
+    return {name: (("step", "arrival"), values) for name, values in found.items()}
 
 
 def by_step(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]:

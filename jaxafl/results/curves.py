@@ -189,10 +189,10 @@ def value(run: xr.Dataset, metric: str, at: str | Mapping[str, Any] = "last") ->
     if has_failed(run) or not found.values.size:
         return np.nan
     if isinstance(at, Mapping):
-        end = known_until(run, found.at[-1]) if axis == "time" else found.at[-1]
-        if point > end:
+        found = to_its_end(run, found, axis)
+        if point > found.at[-1]:
             raise UserError(f"a run ends at {axis}={found.at[-1]:g}, before {point:g}; make it longer, or ask for less")
-        return float(found.before(np.asarray([min(point, found.at[-1])]))[0])
+        return float(found.before(np.asarray(point)))
     if at == "best":
         return float(found.values.min() if falls(run, metric, 'at="best"') else found.values.max())
     return float(found.values[-5:].mean() if at == "last5" else found.values[-1])

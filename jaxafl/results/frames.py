@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from jaxafl.options import UserError, check_choice
 from jaxafl.results.clients import NAMES
@@ -24,6 +21,7 @@ TABLES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "runs": ((), "", ()),
 }
 """Table -> dimensions of a row, a variable that is missing in padding rows, and columns with fewer dimensions."""
+_RUN = "run of the table"  # dimension of a result that has no other
 _OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
 
 
@@ -66,47 +64,37 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
         (12, 2)
     """
     check_choice("tidy", "table", table, tuple(TABLES))
-    import xarray as xr
+    import pandas as pd
 
     from jaxafl.results.members import by_name
 
-    tables = {name: _columns(one, table) for name, one in by_name(results, "", "tidy").items()}
-    rows = {name: len(next(iter(one.values()), ())) for name, one in tables.items()}
-    columns: dict[str, Any] = {} if "" in tables else {"method": np.repeat(list(rows), list(rows.values()))}
-    for column in dict.fromkeys(name for one in tables.values() for name in one):
-        parts = [one.get(column, np.full(rows[name], np.nan)) for name, one in tables.items()]
-        columns[column] = np.concatenate(parts)
-    return xr.Dataset({name: ("row", values) for name, values in columns.items()}).to_dataframe().reset_index(drop=True)
+    frames = {name: _frame(one, table) for name, one in by_name(results, "", "tidy").items()}
+    if "" in frames:
+        return frames[""]
+    return pd.concat(frames, names=["method"]).reset_index(level="method").reset_index(drop=True)
 
 
-def _columns(result: xr.Dataset, table: str) -> dict[str, np.ndarray]:
-    """Returns the columns of a table by name."""
+def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
+    """Returns a table of one result."""
     dims, key, shorter = TABLES[table]
     if key and key not in result.variables:
         advice = '; run(diagnostics="per_client") evaluates single clients' if table == "client_evaluations" else ""
         raise UserError(f"tidy: this result has no {key}, of which the table {table!r} is made{advice}")
     swept = [str(dim) for dim in result["time"].dims if dim not in _OF_A_RUN]
-    sizes = {dim: result.sizes[dim] for dim in (*swept, *dims)}
-    present = np.ones(int(np.prod(list(sizes.values()))), bool)
-    if key:
-        values = _column(result.variables[key], sizes)
-        present = values >= 0 if table == "arrivals" else values == values  # not NaN, as padding is
-    columns = {dim: _column(result[dim].variable, sizes)[present] for dim in sizes if dim not in result.coords}
+    order = [*swept, *dims] or [_RUN]
+    shown = list(shorter)
     for name, variable in result.variables.items():
-        along = set(variable.dims)
-        of_row = along <= set(sizes) and set(dims) <= along
-        of_run = name in result.coords and along <= set(swept)
-        if of_row or of_run or name in dims or name in shorter:
-            columns[str(name)] = _column(variable, sizes)[present]
+        of_row = set(dims) <= set(variable.dims) <= {*swept, *dims}
+        if of_row or (name in result.coords and set(variable.dims) <= set(swept)):
+            shown.append(str(name))
+    chosen = result.reset_coords()[[name for name in result.variables if name in shown]]
+    frame = chosen.expand_dims({_RUN: 1} if order == [_RUN] else {}).to_dataframe(order).reset_index()
+    if key:  # the padding of shorter runs has no rows
+        frame = frame[frame[key] >= 0 if table == "arrivals" else frame[key].notna()].reset_index(drop=True)
     joined = set(swept) - set(json.loads(result.attrs.get("sweep", "{}")))  # `xr.concat` keeps the first's seed
-    if "seed" not in columns and "seed" in result.attrs and not joined:
-        columns["seed"] = np.full(present.sum(), result.attrs["seed"])
+    if "seed" not in frame and "seed" in result.attrs and not joined:
+        frame["seed"] = result.attrs["seed"]
     if table == "arrivals" and NAMES in result.coords and result[NAMES].dims == ("population",):
-        columns[NAMES] = result[NAMES].values[columns["client_id"].astype(int)]
-    first = [name for name in columns if name in swept or name == "seed"]
-    first += [name for name in (*dims, NAMES) if name in columns]
-    return {name: columns[name] for name in dict.fromkeys([*first, *columns])}
-
-
-def _column(variable: xr.Variable, sizes: Mapping[str, int]) -> np.ndarray:
-    return variable.to_base_variable().set_dims(sizes).transpose(*sizes).values.ravel()
+        frame[NAMES] = result[NAMES].values[frame["client_id"].astype(int)]
+    first = [name for name in dict.fromkeys([*swept, "seed", *dims, NAMES]) if name in frame]
+    return frame[[*first, *frame.columns.difference([*first, _RUN], sort=False)]]

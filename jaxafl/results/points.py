@@ -105,10 +105,8 @@ def _evaluated(result: xr.Dataset) -> xr.Dataset:
 
 def _last(flags: xr.DataArray) -> xr.DataArray:
     """Returns the index of the last True along the evaluations; -1 if there is none."""
-    axis = flags.dims.index(_ALONG)
-    backwards = np.flip(flags.values, axis).argmax(axis)
-    place = np.where(flags.values.any(axis), flags.sizes[_ALONG] - 1 - backwards, -1)
-    return flags.isel({_ALONG: 0}, drop=True).copy(data=place)
+    counted = flags.cumsum(_ALONG)  # the last True is the first place of the largest count
+    return counted.argmax(_ALONG).where(flags.any(_ALONG), -1)
 
 
 def _taken(values: xr.DataArray, place: xr.DataArray) -> xr.DataArray:

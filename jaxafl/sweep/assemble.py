@@ -61,34 +61,14 @@ def assembled(dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.
         dims: dimensions of the result.
         ended: index of a member in the grid (the last axis fastest) -> its result; at least one.
     """
+    import xarray as xr
+
     first, *others = ended.values()
     missing = without_steps(first)
     same = {name: text for name, text in first.attrs.items() if all(one.attrs.get(name) == text for one in others)}
     missing.attrs = {name: text for name, text in same.items() if name not in (*_FAILED, "failed", "stopped")}
     count = math.prod(len(dim.labels) for dim in dims)
-    return grid([ended.get(place, missing).copy() for place in range(count)], dims)
-
-
-def without_steps(result: xr.Dataset) -> xr.Dataset:
-    """Returns a result with the variables of another one and no server steps."""
-    import xarray as xr
-
-    blank = result.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in result.dims})
-    for name, values in blank.data_vars.items():
-        unknown = values.dtype.kind == "f" or str(name).startswith("final_")
-        blank[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
-    return blank
-
-
-def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
-    """Returns the results of all members as one dataset with a dimension per axis.
-
-    Args:
-        members: results of the members, in the order of the grid (the last axis fastest).
-        dims: dimensions of the result.
-    """
-    import xarray as xr
-
+    members = [ended.get(place, missing).copy() for place in range(count)]
     names = [dim.name for dim in dims]
     _keep_differing(members)
     places = xr.Dataset(coords={dim.name: range(len(dim.labels)) for dim in dims}).stack(member=names)
@@ -107,6 +87,17 @@ def grid(members: list[xr.Dataset], dims: Sequence[Dimension]) -> xr.Dataset:
     folded.attrs = failures | {name: text for name, text in common.items() if name != "failed"}
     folded.attrs["sweep"] = json.dumps({name: column for name, (_, column) in coords.items()}, default=str)
     return folded
+
+
+def without_steps(result: xr.Dataset) -> xr.Dataset:
+    """Returns a result with the variables of another one and no server steps."""
+    import xarray as xr
+
+    blank = result.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in result.dims})
+    for name, values in blank.data_vars.items():
+        unknown = values.dtype.kind == "f" or str(name).startswith("final_")
+        blank[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
+    return blank
 
 
 def labels(column: list[Any]) -> list[Any]:

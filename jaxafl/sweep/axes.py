@@ -33,11 +33,6 @@ class Axis(NamedTuple):
         """Returns the values of a path."""
         return [row[self.paths.index(path)] for row in self.rows]
 
-    @property
-    def changes_schedule(self) -> bool:
-        """True if the axis changes the schedule within a program."""
-        return any(path == "seed" or path.startswith("clock") for path in self.paths)
-
 
 class NamedPaths(tuple[str, ...]):
     """Paths that vary along one named axis: the key of the axes that `sample` returns."""

@@ -61,14 +61,15 @@ class Task:
             The text of an error with its traceback, so that only the death of a worker raises; `None` on success.
         """
         kept = SweepFolder(folder)
-        places, work, wide = _work(folder, (pathlib.Path(folder) / _WORK).stat().st_mtime_ns)[number]
+        work, batches, wide = _work(folder, (pathlib.Path(folder) / _WORK).stat().st_mtime_ns)
+        places = batches[number]
         if kept.are_finished(places):
             return None
         interrupts = Interrupts()
         try:
             with jax.enable_x64(wide), interrupts:
                 kept.keep(places, work.run(places, kept.checkpoint(places), interrupts))
-            work.forget_schedules()
+            work.schedules.clear()  # the memory of this process would grow with every batch
         except Exception as error:
             return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
         finally:
@@ -108,7 +109,12 @@ def run_in(
     Raises:
         BrokenExecutor: a worker died; finished and saved members are kept, and the same call continues.
     """
-    _write_work(work, batches, kept)
+    import cloudpickle
+
+    # without members and schedules
+    task = dataclasses.replace(work), [list(places) for places in batches], jnp.result_type(float) == jnp.float64
+    with replacing(kept.path / _WORK) as unfinished:
+        unfinished.write_bytes(cloudpickle.dumps(task))
     pool = executor if hasattr(executor, "submit") else executor()
     _check_starts(pool)
     begun, ran, running = time.perf_counter(), 0, {}
@@ -159,21 +165,10 @@ def _check_starts(pool: Any) -> None:
         )
 
 
-def _write_work(work: Work, batches: Sequence[Sequence[int]], kept: SweepFolder) -> None:
-    """Writes the work of all tasks to the folder."""
-    import cloudpickle
-
-    wide = jnp.result_type(float) == jnp.float64
-    plain = dataclasses.replace(work)  # without members and schedules
-    with replacing(kept.path / _WORK) as unfinished:
-        unfinished.write_bytes(cloudpickle.dumps((plain, [list(places) for places in batches], wide)))
-
-
 @functools.lru_cache(maxsize=1)
-def _work(folder: str, written: int) -> list[tuple[list[int], Work, bool]]:
-    """Reads the tasks of a folder: (members, sweep, 64-bit) of each batch; `written`: time of the file."""
-    work, batches, wide = pickle.loads((pathlib.Path(folder) / _WORK).read_bytes())
-    return [(places, work, wide) for places in batches]
+def _work(folder: str, written: int) -> tuple[Work, list[list[int]], bool]:
+    """Reads the tasks of a folder: the sweep, the members of each batch, and if it has 64 bits; `written`: its time."""
+    return pickle.loads((pathlib.Path(folder) / _WORK).read_bytes())
 
 
 def process_pool(workers: int) -> Callable[[], ProcessPoolExecutor]:

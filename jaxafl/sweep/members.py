@@ -19,7 +19,7 @@ from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.stopping import ends_of
 from jaxafl.clock import Schedule
-from jaxafl.device import on_cpu
+from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
@@ -27,7 +27,7 @@ from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import Planned
 from jaxafl.engine.problem import Recording, Speed
 from jaxafl.engine.replying import Replying
-from jaxafl.engine.state import example_batch
+from jaxafl.engine.state import shapes_of_model
 from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import Dimension, dimensions
@@ -98,6 +98,7 @@ class Work:
         callbacks: callbacks of every member.
         until: limits of time, updates, bytes or ε.
         limits: all limits, including those that `callbacks` implement.
+        lengths, schedules: of members, by the keys of `shared`.
     """
 
     simulation: Simulation
@@ -111,8 +112,8 @@ class Work:
     callbacks: Sequence[Callback] = ()
     until: Mapping[str, float] = dataclasses.field(default_factory=dict)
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    _limited: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
-    _schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
+    lengths: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
+    schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
 
     @functools.cached_property
     def dims(self) -> list[Dimension]:
@@ -165,33 +166,29 @@ class Work:
             along = list(zip(self.axes, member.position, strict=True))
             values = [pair for axis, at in along for pair in zip(axis.paths, axis.rows[at], strict=True)]
             program = *(_key(value) for path, value in values if path in static), *_form(member)
+            places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
             noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
-            found.append((program, (noise, *(at for axis, at in along if axis.changes_schedule))))
+            found.append((program, (noise, *places)))
         return found
 
     def limited(self, place: int) -> Limited:
         """Returns the length and the limits of a member."""
         member, key = self.members[place], self.shared[place]
-        if key not in self._limited:
+        if key not in self.lengths:
             with user_errors(member.where):
-                found = Limited.of("sweep", member.simulation, self.given, self.until or None, member.seed)
-                self._limited[key] = found
-        return self._limited[key]
+                self.lengths[key] = Limited.of("sweep", member.simulation, self.given, self.until or None, member.seed)
+        return self.lengths[key]
 
     def schedule_of(self, place: int) -> Schedule | None:
         """Returns the schedule of a member; `None` if it depends on the training."""
         member, key = self.members[place], self.shared[place]
         if member.simulation.clock_sees_training:
             return None
-        if key not in self._schedules:
+        if key not in self.schedules:
+            steps = self.limited(place).server_steps
             with user_errors(member.where):
-                steps = self.limited(place).server_steps
-                self._schedules[key] = member.simulation.compute_schedule(steps, member.seed)
-        return self._schedules[key]
-
-    def forget_schedules(self) -> None:
-        """Frees the schedules, for a process whose memory would grow with every batch."""
-        self._schedules.clear()
+                self.schedules[key] = member.simulation.compute_schedule(steps, member.seed)
+        return self.schedules[key]
 
     def bytes(self, places: Iterable[int]) -> Iterator[int]:
         """Yields, for one member of each program, the bytes of its kept versions and of its rows per client."""
@@ -295,6 +292,5 @@ def _grouped(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]
 
 
 def _num_parameters(simulation: Simulation) -> int:
-    model, data = simulation.model, simulation.data
-    params, _ = jax.eval_shape(lambda: model.init(jax.random.key(0), example_batch(data.form)))
+    params, _ = shapes_of_model(simulation.model, simulation.data.form)
     return sum(leaf.size for leaf in jax.tree.leaves(params))
