@@ -205,8 +205,6 @@ class Checkpoint:
         origin = execution.window.plan.origin if isinstance(execution, Planned) else ORIGIN
         about = {
             "place": progress.step,
-            "places": self.places,
-            "made": progress.step,
             "server_steps": self.server_steps,
             "eval_step": list(progress.eval_step),
             "stops": list(progress.stops),

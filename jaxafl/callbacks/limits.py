@@ -213,13 +213,11 @@ def limits_of(owner: str, until: Any) -> Limited:
     if not isinstance(until, Mapping) or not until:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
+    for name in [name for name in _OTHERS if name in given]:
+        check_number(owner, f"until, {name}", given[name], above=0, **({"below": 1} if name == "delta" else {}))
     exact = {name: given.pop(name) for name in _EXACT if name in given}
-    for name, limit in exact.items():
-        if name == "updates":
-            check_number(owner, "until, updates", limit, above=0)
-            check_whole(owner, "until, updates", int(limit) if float(limit).is_integer() else limit)
-        else:
-            check_number(owner, f"until, {name}", limit, above=0, **({"below": 1} if name == "delta" else {}))
+    updates = exact.get("updates", 1)
+    check_whole(owner, "until, updates", int(updates) if float(updates).is_integer() else updates)
     if len({*_PRIVATE} & exact.keys()) == 1:
         raise UserError(
             f"{owner}: until epsilon needs delta, until={{'epsilon': 8, 'delta': 1e-5}}; got {shown(until)}"
@@ -231,7 +229,6 @@ def limits_of(owner: str, until: Any) -> Limited:
         )
     stops: list[Callback] = []
     if "seconds" in given:
-        check_number(owner, "until, seconds", given["seconds"], above=0)
         stops.append(StopAfter(wall=given.pop("seconds")))
     return Limited(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)
 

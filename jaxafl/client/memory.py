@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client.correction.contract import Correction, Tree
+from jaxafl.client.correction.contract import Tree
 from jaxafl.client.options import Client
 from jaxafl.device.keys import pack
 from jaxafl.device.user_code import with_arrays
@@ -51,15 +51,10 @@ def first_memory(client: Client, params: Tree) -> Memory | None:
         return None
     return Memory(
         upload=() if client.upload is None else with_arrays(client.upload.init(shared_of(client, params))),
-        correction=() if client.correction is None else _first(client.correction, shared_of(client, params))[0],
+        correction=() if client.correction is None else _first(client, params)[0],
         personal=() if client.personal is None else personal_of(client, params),
-        optimizer=() if client.reset != "never" else first_optimizer_state(client, params),
+        optimizer=() if client.reset != "never" else pack(client.of(jnp.int32(0)).make_optimizer().init(params)),
     )
-
-
-def first_optimizer_state(client: Client, params: Tree) -> Tree:
-    """Returns the state of the optimiser that lasts, before a client's first run."""
-    return pack(client.of(jnp.int32(0)).make_optimizer().init(params))
 
 
 def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
@@ -86,13 +81,12 @@ def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
 
 def first_shared(client: Client, params: Tree) -> Tree:
     """Returns what the server's model has beside its parameters for `Client(correction=...)`; else `None`."""
-    return None if client.correction is None else _first(client.correction, shared_of(client, params))[1]
+    return None if client.correction is None else _first(client, params)[1]
 
 
-def _first(correction: Correction, params: Tree) -> tuple[Tree, Tree]:
-    """Returns the first row of a client, and the first shared pytree."""
-    row, shared = correction.init(params)
-    return with_arrays((row, shared))
+def _first(client: Any, params: Tree) -> Any:
+    """Returns the first row of a client's correction, and the first shared pytree."""
+    return with_arrays(client.correction.init(shared_of(client, params)))
 
 
 def shared_of(client: Client, tree: Tree) -> Tree:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.client.upload.contract import Array, Sent, Tree
@@ -151,7 +152,7 @@ class Attack(Part):
         with traced_method(owner, "forge", "`sent.key`"):
             forged = self.forge(vector, sent._replace(key=key))
         forged = restored(like_given(owner, "forge", forged, vector).astype(vector.dtype))
-        return jax.tree.map(lambda new, old: jnp.where(self.clients, new, old), forged, delta)
+        return optax.tree.where(self.clients, forged, delta)
 
     def first_known(self, params: Tree, num_clients: int) -> Delivered | None:
         """Returns what attackers know before the first server step; `None` if they keep nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,15 +57,13 @@ class picky_sgd(_Rejecting):
 
     references = ("cohen2021",)
     needs = Needs(base=True)
-    meanings: ClassVar[dict[str, str]] = _REJECTED | {
-        "distance": "distance of the newest model and the one that the run started from"
-    }
+    meanings = _REJECTED | {"distance": "distance of the newest model and the one that the run started from"}
 
     def update(self, params: Tree, state: Tree, arrivals: Arrivals) -> Outcome:
         distance = norm(jax.tree.map(lambda x, start: x - start[0], params, arrivals.base))
         passes = distance <= jnp.asarray(self.distance, distance.dtype)
         after = stepped(params, self.learning_rate, _first(arrivals.delta))
-        params = jax.tree.map(lambda new, old: jnp.where(passes, new, old), after, params)
+        params = optax.tree.where(passes, after, params)
         return self.outcome(passes, params, state, arrivals, distance=distance)
 
 
@@ -107,9 +105,7 @@ class zeno(_Rejecting):
 
     references = ("xie2020zeno",)
     needs = Needs(validation=True)
-    meanings: ClassVar[dict[str, str]] = _REJECTED | {
-        "score": "score of the arrival, which is accepted if it is at least 0"
-    }
+    meanings = _REJECTED | {"score": "score of the arrival, which is accepted if it is at least 0"}
 
     def init(self, params: Tree, samples: Array) -> ZenoState:
         return ZenoState(jax.tree.map(jnp.zeros_like, params))
@@ -180,7 +176,7 @@ class kardam(_Rejecting):
 
     references = ("damaskinos2018",)
     needs = Needs(base=True, client_rows=2)
-    meanings: ClassVar[dict[str, str]] = _REJECTED | {
+    meanings = _REJECTED | {
         "lipschitz": "Lipschitz coefficient of the arrival and the last accepted one, 0 if they started from one model"
     }
 
@@ -211,7 +207,7 @@ class kardam(_Rejecting):
             state.arrived.at[client[0]].add(1),
             found,
             state.entered.at[place].add(1, mode="drop"),
-            jax.tree.map(lambda new, old: jnp.where(passes, new, old), now, state.accepted),
+            optax.tree.where(passes, now, state.accepted),
             jnp.where(passes, 0, state.rejected + 1),
         )
         params = jax.tree.map(lambda x, u: jnp.where(passes, x + u, x), params, now.update)

@@ -12,12 +12,13 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, recording, static
-from jaxafl.server.contract import Array, Arrivals, counts, shares
+from jaxafl.server.algorithms.averaging import fedavg
+from jaxafl.server.contract import Array, Arrivals, counts
 from jaxafl.server.fedopt import Discounted, OptaxServer
 from jaxafl.server.scheduled import Rate
 
 
-class fednova(OptaxServer):
+class fednova(fedavg):
     """FedNova: x ← x + η τ_eff Σ_i p_i Δ_i / K_i with τ_eff = Σ_i p_i K_i, over the cohort.
 
     K_i is the number of local steps of a run. A run counts by its mean step, so a client with more steps does not pull
@@ -33,9 +34,6 @@ class fednova(OptaxServer):
         2020.
     """
 
-    learning_rate: Rate = number(default=1.0, least=0)
-    weights: Literal["samples", "uniform"] = static(default="samples")
-
     accepts = Delivery.MULTIPLE
     references = ("wang2020fednova",)
 
@@ -47,7 +45,7 @@ class fednova(OptaxServer):
             raise ValueError(f"fednova: {client} is not plain SGD; give {way}")
 
     def weigh(self, arrivals: Arrivals) -> Array:
-        p = shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
+        p = super().weigh(arrivals)
         steps = arrivals.local_steps.astype(p.dtype)
         return jnp.sum(p * steps) * p / jnp.maximum(steps, 1)
 
