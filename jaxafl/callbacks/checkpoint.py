@@ -89,9 +89,7 @@ class Checkpoint:
         changed = check_identity(self.folder, about["identity"], self.identity)
         self.changed = "; ".join(filter(None, (self.changed, changed)))
         made = about["place"]
-        fits = server_steps == known or server_steps >= made
-        if planned and made < known:
-            fits = server_steps == known
+        fits = server_steps == known or (server_steps >= made and not (planned and made < known))
         if not about["over"] and not fits:
             raise UserError(
                 f"{self.folder} holds {made} of {known} server steps, and does not go on as {server_steps}: a "
@@ -195,7 +193,7 @@ class Checkpoint:
         """Copies the state of the runs and starts to write it. Waits for an earlier save first."""
         begun = time.monotonic()
         self.finish()
-        parts: dict[str, Any] = {"state": jax.tree.map(np.array, on_host(execution.state))}
+        parts = {"state": jax.tree.map(np.array, on_host(execution.state))}
         parts["evaluations"] = {
             name: np.stack([one[name] for one in progress.evaluations]) for name in (progress.evaluations or [{}])[0]
         }

@@ -137,8 +137,7 @@ class Hook:
         reasons: list[str | None] = []
         start, stop = [0, *progress.eval_step][-2:]
         failures = execution.failures() if self.runs else []
-        for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
-            failure = failures[index]
+        for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
             if not callbacks or progress.stops[index] or (failure and failure[0] < start):
                 reasons.append(None)
                 continue

@@ -15,7 +15,7 @@ from jaxafl.client import Traffic
 from jaxafl.clock.fleet import Gone, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.privacy import Mechanism, largest_epsilon
-from jaxafl.clock.schedule import Schedule, joined
+from jaxafl.clock.schedule import joined
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import UNBOUNDED
 from jaxafl.options import UserError, check_number, check_whole, shown
@@ -98,7 +98,7 @@ class Limited:
             ValueError: the clock fails before a limit, or the first server step exceeds one.
         """
         done, before, count = 0, 0, _FIRST
-        parts: list[Schedule] = []
+        parts = []
         while done < self.server_steps:
             try:
                 part = clock.advance(min(count, self.server_steps - done), early=True)
@@ -173,7 +173,7 @@ class Limited:
 
     def noted(self, trained: Trained) -> Trained:
         """Returns the finished run with its limit in the notes."""
-        ended: dict[str, Any] = dict(trained.notes)
+        ended = dict(trained.notes)
         complete = trained.failure is None and trained.schedule.server_steps == self.server_steps
         if self.why and complete and "stopped" not in ended:
             ended["stopped"] = self.why
@@ -227,7 +227,7 @@ def limits_of(owner: str, until: Any) -> Limited:
             f"{owner}: until epsilon and {', '.join(sorted(given.keys() - {'seconds'}))}: a run that ends by a metric "
             "depends on data, and has no ε. Leave one out"
         )
-    stops: list[Callback] = []
+    stops = []
     if "seconds" in given:
         stops.append(StopAfter(wall=given.pop("seconds")))
     return Limited(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)

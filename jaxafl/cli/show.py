@@ -24,7 +24,6 @@ from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, value
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
-from jaxafl.sweep.folder import is_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
@@ -167,7 +166,7 @@ def _named(files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
     named: dict[str, xr.Dataset] = {}
     with user_errors():
         for file in files:
-            load = gather_sweep if is_sweep(file) else results.load
+            load = gather_sweep if file.is_dir() else results.load
             named |= gathered(file)[0] if is_comparison(file) else {file.stem if short else str(file): load(file)}
     return named
 

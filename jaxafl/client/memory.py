@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.client.correction.contract import Tree
 from jaxafl.client.options import Client
@@ -68,7 +69,7 @@ def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
         num_clients: N.
     """
     first, last = client.of(jnp.int32(0)), client.of(jnp.int32(num_clients - 1))
-    zeros, ones = (jax.tree.map(lambda leaf, to=to: jnp.full(leaf.shape, to, leaf.dtype), params) for to in (0, 1))
+    zeros, ones = optax.tree.zeros_like(params), optax.tree.ones_like(params)
     states = [pack(one.make_optimizer().init(at)) for one, at in ((first, zeros), (first, ones), (last, zeros))]
     reasons = ("the parameters, and would carry those of an old model", "numbers of each client")
     for other, what in zip(states[1:], reasons, strict=True):

@@ -202,7 +202,7 @@ def local_step(
             return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
 
         size = client.size_of_batch(count)
-        zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, params), lane.model_state)
+        zero = (jnp.zeros_like(lane.loss), optax.tree.zeros_like(params), lane.model_state)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
     def penalised(gradient: Tree, params: Tree) -> Tree:
@@ -231,7 +231,7 @@ def local_step(
         if client.weight_decay is not None:
             loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
         if client.proximal is not None:
-            moved = jax.tree.map(jnp.subtract, params, lane.anchor)
+            moved = optax.tree.sub(params, lane.anchor)
             loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
         return loss
 

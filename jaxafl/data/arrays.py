@@ -209,8 +209,7 @@ def hold_out(name: str, users: np.ndarray, fraction: float, seed: int, arrays: A
         test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
     if not test.any():
         raise UserError(f"{name}: test_fraction={fraction} holds out no sample of any client. Use a larger one")
-    kept_part, test_part = (jax.tree.map(lambda leaf, rows=rows: leaf[rows], arrays) for rows in (~test, test))
-    return kept_part, test_part
+    return jax.tree.map(lambda leaf: leaf[~test], arrays), jax.tree.map(lambda leaf: leaf[test], arrays)
 
 
 def _samples(owner: str, x: Any) -> Any:

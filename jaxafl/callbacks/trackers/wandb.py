@@ -37,7 +37,7 @@ class WandB(Tracker):
 
     def begin(self, run: Run) -> None:
         config = {"seed": run.seed, "server_steps": run.server_steps, **run.member, **run.options}
-        named: dict[str, Any] = {
+        named = {
             "name": name_of(run) or run.name,
             "config": json.loads(json.dumps(config, default=str)),
         }

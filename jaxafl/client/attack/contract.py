@@ -114,8 +114,8 @@ class Attack(Part):
         elif given.dtype == bool:
             fits = given.shape == (num_clients,)
         else:
-            fits = given.ndim == 1 and given.dtype.kind in "iu" and np.all((given >= 0) & (given < num_clients))
-            fits = fits and len(np.unique(given)) == len(given)
+            fits = given.ndim == 1 and given.dtype.kind in "iu"
+            fits = fits and len({*given.tolist()} & {*range(num_clients)}) == len(given)
         if not fits or (given.ndim == 0 and given > 0 and not self.mask(num_clients, 0).any()):
             raise UserError(
                 f"{self.name}: clients={shown(self.clients)} names no attackers among {num_clients} clients; expected "

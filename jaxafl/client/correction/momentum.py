@@ -36,7 +36,7 @@ class _Momentum(Correction):
             )
 
     def init(self, params: Tree) -> tuple[Tree, Tree]:
-        zero = jax.tree.map(jnp.zeros_like, params)
+        zero = optax.tree.zeros_like(params)
         return Last(zero, zero if self.keeps_point else (), jnp.zeros(())), ()
 
     def finish(self, moved: Tree, row: Last, shared: Tree, run: LocalRun) -> tuple[Last, Tree]:

@@ -220,7 +220,7 @@ class chain(Upload):
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
         """References of all parts."""
-        return tuple(key for name in self.order for key in self.parts[name].references)
+        return tuple(key for part in self.in_order for key in part.references)
 
     def __repr__(self) -> str:
         parts = ((name, self.parts[name]) for name in self.order)
@@ -233,11 +233,11 @@ class chain(Upload):
     @property
     def reads_run(self) -> bool:  # type: ignore[override]
         """Whether a part does."""
-        return any(part.reads_run for part in self.parts.values())
+        return any(part.reads_run for part in self.in_order)
 
     @property
     def remembers(self) -> bool:
-        return any(part.remembers for part in self.parts.values())
+        return any(part.remembers for part in self.in_order)
 
     def init(self, params: Tree) -> Tree:
         return {name: self.parts[name].init(params) for name in self.order}
@@ -250,17 +250,16 @@ class chain(Upload):
         return delta, after
 
     def feedback_scale(self, leaves: tuple[int, ...]) -> float:
-        return math.prod(self.parts[name].feedback_scale(leaves) for name in self.order)
+        return math.prod(part.feedback_scale(leaves) for part in self.in_order)
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
-        for name in self.order:
-            part = self.parts[name]
+        for part in self.in_order:
             size = checked_size(part, size.dense(leaves) if part.remembers else size, leaves)
         return size
 
     def check(self, leaves: tuple[int, ...]) -> None:
-        for name in self.order:
-            self.parts[name].check(leaves)
+        for part in self.in_order:
+            part.check(leaves)
 
 
 def as_upload(given: Any) -> Upload:
@@ -296,7 +295,7 @@ def received_size(upload: Upload | None, leaves: list[Any]) -> int:
 
 def checked_size(upload: Upload, size: Size, leaves: tuple[int, ...]) -> Size:
     """Returns the size of a transformed update; raises `ValueError` unless it is one, see `Upload.size`."""
-    found: Any = upload.size(size, leaves)
+    found = upload.size(size, leaves)
     if not isinstance(found, Size) or not all(0 <= part < math.inf for part in found):
         raise UserError(
             f"the upload {upload.name}: size(size, leaves) must return size or size._replace(...), with numbers of at "

@@ -77,18 +77,17 @@ class sizes(Partition):
     @property
     def description(self) -> Mapping[str, str | int | float]:
         """Name, abbreviated sizes and skew, for result files."""
-        skew: dict[str, str | int | float] = {"partition_labels": "iid"}
-        if self.alpha is not None:
-            skew = {"partition_labels": "dirichlet", "partition_alpha": self.alpha}
-        if self.classes is not None:
-            skew = {"partition_labels": "classes", "partition_classes": self.classes}
-        return {
+        said = {
             "partition": "sizes",
             "partition_clients": len(self.sizes),
             "partition_samples": sum(self.sizes),
             "partition_sizes": _written(self.sizes),
-            **skew,
         }
+        if self.alpha is not None:
+            return said | {"partition_labels": "dirichlet", "partition_alpha": self.alpha}
+        if self.classes is not None:
+            return said | {"partition_labels": "classes", "partition_classes": self.classes}
+        return said | {"partition_labels": "iid"}
 
 
 def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:

@@ -42,7 +42,7 @@ class _Adaptive(OptaxServer):
 
         def init(params: Tree) -> Moments:
             square = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.square(eps).astype(leaf.dtype)), params)
-            return Moments(jax.tree.map(jnp.zeros_like, params), square)
+            return Moments(optax.tree.zeros_like(params), square)
 
         def update(gradient: Tree, state: Moments, params: Tree = None) -> tuple[Tree, Moments]:
             mean = jax.tree.map(lambda m, g: self.b1 * m - (1 - self.b1) * g, state.mean, gradient)
@@ -216,7 +216,7 @@ def scale_by_amsgrad(
     amsgrad = optax.scale_by_amsgrad(b1, b2, eps, bias_correction_mu=corrected, bias_correction_nu=corrected)
 
     def init(params: Tree) -> Any:
-        state: Any = amsgrad.init(params)
+        state = amsgrad.init(params)
         # the running maximum starts at its floor and never falls below it
         return state._replace(nu_max=jax.tree.map(lambda leaf: jnp.full_like(leaf, max_init), state.nu_max))
 

@@ -108,7 +108,7 @@ class zeno(_Rejecting):
     meanings = _REJECTED | {"score": "score of the arrival, which is accepted if it is at least 0"}
 
     def init(self, params: Tree, samples: Array) -> ZenoState:
-        return ZenoState(jax.tree.map(jnp.zeros_like, params))
+        return ZenoState(optax.tree.zeros_like(params))
 
     def update(self, params: Tree, state: ZenoState, arrivals: Arrivals) -> Outcome:
         compute = arrivals.validation_gradient
@@ -181,7 +181,7 @@ class kardam(_Rejecting):
     }
 
     def init(self, params: Tree, samples: Array) -> KardamState:
-        nothing = Pair(jax.tree.map(jnp.zeros_like, params), jax.tree.map(jnp.zeros_like, params))
+        nothing = Pair(optax.tree.zeros_like(params), optax.tree.zeros_like(params))
         clients = samples.shape[0]
         none = jnp.zeros(clients, jnp.int32)
         unknown = jnp.full((clients, self.window), -1.0, jnp.result_type(float))
@@ -220,6 +220,6 @@ def _first(tree: Tree) -> Tree:
 
 def _lipschitz(pair: Pair, other: Pair) -> tuple[Array, Array]:
     """Computes ‖u - u'‖ / ‖x_s - x_s'‖, 0 if the models are equal, and returns True if they differ."""
-    moved = optax.tree.norm(jax.tree.map(jnp.subtract, pair.start, other.start))
-    changed = optax.tree.norm(jax.tree.map(jnp.subtract, pair.update, other.update))
+    moved = optax.tree.norm(optax.tree.sub(pair.start, other.start))
+    changed = optax.tree.norm(optax.tree.sub(pair.update, other.update))
     return jnp.where(moved > 0, changed / jnp.where(moved > 0, moved, 1), 0), moved > 0

@@ -50,7 +50,15 @@ class fednova(fedavg):
         return jnp.sum(p * steps) * p / jnp.maximum(steps, 1)
 
 
-class malenia(OptaxServer):
+class _OfGradients(OptaxServer):
+    """Base of servers that take stale updates of runs of one gradient."""
+
+    learning_rate: Rate = number(default=0.1, least=0)
+
+    accepts = Delivery.STALE | Delivery.CONTINUOUS
+
+
+class malenia(_OfGradients):
     """Malenia SGD: x ← x + η (1/n) Σ_i (1/B_i) Σ_{j <= B_i} Δ_ij over the n clients that have arrived.
 
     B_i is the number of updates of client i in the step. Each client has the same weight, however fast it is, so the
@@ -66,9 +74,6 @@ class malenia(OptaxServer):
         computation model", NeurIPS 2023, Method 6. The rule follows a later text of the first author.
     """
 
-    learning_rate: Rate = number(default=0.1, least=0)
-
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
     references = ("tyurin2023",)
 
     def weigh(self, arrivals: Arrivals) -> Array:
@@ -110,7 +115,7 @@ class fedcompass(Discounted):
         return self.discounted(arrivals, times) / jnp.asarray(self.clients, times.dtype)
 
 
-class routed_sgd(OptaxServer):
+class routed_sgd(_OfGradients):
     """Generalized AsyncSGD: x ← x + η/(N p_i) Δ_i for the update of client i, to which a task is sent with p_i.
 
     The division makes the mean step unbiased, however often a client is chosen. `routed` gives the probabilities p_i.
@@ -125,11 +130,9 @@ class routed_sgd(OptaxServer):
         The rule follows the abstract.
     """
 
-    learning_rate: Rate = number(default=0.1, least=0)
     table: Any = recording(default=None)  # float [N], N p_i
 
     requires = Delivery.QUEUED
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
     references = ("leconte2024",)
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[routed_sgd, Client]:
@@ -139,7 +142,7 @@ class routed_sgd(OptaxServer):
         return counts(arrivals) / jnp.asarray(self.table, arrivals.samples.dtype)[arrivals.client]
 
 
-class delay_adaptive(OptaxServer):
+class delay_adaptive(_OfGradients):
     """Delay-adaptive asynchronous SGD: x ← x + η_t Δ_i at every arrival, with η_t = η · min(1, c/τ).
 
     The papers apply one gradient per arrival: `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ_i = -∇f_i.
@@ -162,13 +165,11 @@ class delay_adaptive(OptaxServer):
         Theorem 8 and eq. (11).
     """
 
-    learning_rate: Rate = number(default=0.1, least=0)
     rule: Literal["ratio", "drop", "koloskova"] = static(default="ratio")
     threshold: Number | None = number(default=None, above=0)
     smoothness: Number | None = number(default=None, above=0)
 
     requires = Delivery.CONTINUOUS
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
     single = True
     bounded = True
     references = ("mishchenko2022", "koloskova2022")
