@@ -73,7 +73,7 @@ def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
     states = [pack(one.make_optimizer().init(at)) for one, at in ((first, zeros), (first, ones), (last, zeros))]
     reasons = ("the parameters, and would carry those of an old model", "numbers of each client")
     for other, what in zip(states[1:], reasons, strict=True):
-        if not jax.tree.all(jax.tree.map(lambda one, two: bool((one == two).all()), states[0], other)):
+        if not optax.tree.allclose(states[0], other, rtol=0, atol=0):
             raise UserError(
                 f"Client: reset='never' keeps the state of {client.optimizer_name}, which holds {what}; expected "
                 "moments and counts. Give reset='run'"

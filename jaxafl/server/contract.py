@@ -174,8 +174,7 @@ class Server(Part):
     @property
     def schedules(self) -> dict[str, Scheduled]:
         """The options that are schedules of server steps, by name."""
-        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in options.items() if isinstance(value, Scheduled)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Scheduled)}
 
     def at_step(self, step: Array | int) -> Self:
         """Returns the server with the values of its schedules at server step `step`."""

@@ -81,7 +81,7 @@ class psurdg(_DelayedGradients):
 
     def init(self, params: Tree, samples: Array) -> PSURDGState:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return PSURDGState(Rows.filled(nothing, samples.shape[0]), samples / jnp.sum(samples))
+        return PSURDGState(Rows.filled(nothing, len(samples)), samples / jnp.sum(samples))
 
     def update(self, params: Tree, state: PSURDGState, arrivals: Arrivals) -> Outcome:
         received = state.received.replace(arrivals.mask, arrivals.delta)

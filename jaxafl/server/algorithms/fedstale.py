@@ -84,8 +84,8 @@ class fedstale(Server):
     def init(self, params: Tree, samples: Array) -> FedStaleState:
         nothing = jax.tree.map(jnp.zeros_like, params)
         size = samples if self.weights == "samples" else jnp.ones_like(samples)
-        counts = jnp.zeros(samples.shape[0], jnp.int32)
-        table = Rows.filled(nothing, samples.shape[0])
+        counts = jnp.zeros(len(samples), jnp.int32)
+        table = Rows.filled(nothing, len(samples))
         return FedStaleState(table, nothing, size / jnp.sum(size), jnp.int32(0), counts)
 
     def update(self, params: Tree, state: FedStaleState, arrivals: Arrivals) -> Outcome:

@@ -46,7 +46,7 @@ class _Incremental(Server):
 
     def init(self, params: Tree, samples: Array) -> TableState:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        number_of_clients = samples.shape[0]
+        number_of_clients = len(samples)
         return TableState(Rows.filled(nothing, number_of_clients), nothing, jnp.full(number_of_clients, -1, jnp.int32))
 
     def update(self, params: Tree, state: TableState, arrivals: Arrivals) -> Outcome:
@@ -196,7 +196,7 @@ class area(Server):
     needs = Needs(base=True, client_rows=1)
 
     def init(self, params: Tree, samples: Array) -> Rows:
-        return Rows.filled(params, samples.shape[0])
+        return Rows.filled(params, len(samples))
 
     def update(self, params: Tree, state: Rows, arrivals: Arrivals) -> Outcome:
         entered = enter(state, arrivals, jax.tree.map(jnp.add, arrivals.base, arrivals.delta))
@@ -234,7 +234,7 @@ class ca2fl(Server):
 
     def init(self, params: Tree, samples: Array) -> CA2FLState:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return CA2FLState(Rows.filled(nothing, samples.shape[0]), nothing)
+        return CA2FLState(Rows.filled(nothing, len(samples)), nothing)
 
     def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:
         entered = enter(state.cache, arrivals, arrivals.delta)

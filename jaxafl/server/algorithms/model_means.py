@@ -275,7 +275,7 @@ class safa(Server):
     }
 
     def init(self, params: Tree, samples: Array) -> SAFAState:
-        return SAFAState(Rows.filled(params, samples.shape[0]), samples / jnp.sum(samples))
+        return SAFAState(Rows.filled(params, len(samples)), samples / jnp.sum(samples))
 
     def update(self, params: Tree, state: SAFAState, arrivals: Arrivals) -> Outcome:
         models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)

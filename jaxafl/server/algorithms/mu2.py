@@ -66,7 +66,7 @@ class mu2(Server):
         check_gradients(self.name, client, full_batch=False)
 
     def init(self, params: Tree, samples: Array) -> Mu2State:
-        clients = samples.shape[0]
+        clients = len(samples)
         momenta = jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
         return Mu2State(params, momenta, jnp.zeros(clients, jnp.result_type(float)))
 

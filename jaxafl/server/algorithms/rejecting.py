@@ -182,7 +182,7 @@ class kardam(_Rejecting):
 
     def init(self, params: Tree, samples: Array) -> KardamState:
         nothing = Pair(optax.tree.zeros_like(params), optax.tree.zeros_like(params))
-        clients = samples.shape[0]
+        clients = len(samples)
         none = jnp.zeros(clients, jnp.int32)
         unknown = jnp.full((clients, self.window), -1.0, jnp.result_type(float))
         return KardamState(Rows.filled(nothing, clients), none, unknown, none, nothing, jnp.int32(0))
