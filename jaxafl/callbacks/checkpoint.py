@@ -139,10 +139,8 @@ class Checkpoint:
         progress.step = about["place"]
         progress.eval_step = list(about["eval_step"])
         progress.stops = [tuple(stop) if stop else None for stop in about["stops"]]
-        names = sorted(name.partition("/")[2] for name in arrays if name.startswith("evaluations/"))
-        progress.evaluations = [
-            {name: arrays[f"evaluations/{name}"][number] for name in names} for number in range(len(progress.eval_step))
-        ]
+        known = {name.partition("/")[2]: arrays[name] for name in sorted(arrays) if name.startswith("evaluations/")}
+        progress.evaluations = [dict(zip(known, one, strict=True)) for one in zip(*known.values(), strict=True)]
         every = self.identity["run"]["eval_every"]
         shorter = progress.eval_step[-1] % every and progress.eval_step[-1] < self.server_steps
         if shorter and not over(execution, progress):  # the shorter run's last evaluation is none of this run's

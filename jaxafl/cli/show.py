@@ -162,7 +162,7 @@ def _loaded(files: Sequence[pathlib.Path]) -> Any:
     if not files:
         raise UserError("there is no result to show: name a file, e.g. result.nc, or the folder of a sweep")
     short = len({file.stem for file in files}) == len(files)
-    named = {}
+    named: dict[str, Any] = {}
     with user_errors():
         for file in files:
             load = gather_sweep if file.is_dir() else results.load

@@ -50,7 +50,7 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         delta = filled(shared_of(client, delta), optax.tree.zeros_like(delta))
     if client.upload is None and client.attack is None:
         return delta, message, memory
-    upload: Any = of_client.upload
+    upload = of_client.upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
     trained, sent = shared_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
     received = trained

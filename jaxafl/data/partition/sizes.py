@@ -77,7 +77,7 @@ class sizes(Partition):
     @property
     def description(self) -> Mapping[str, str | int | float]:
         """Name, abbreviated sizes and skew, for result files."""
-        said = {
+        said: dict[str, str | int | float] = {
             "partition": "sizes",
             "partition_clients": len(self.sizes),
             "partition_samples": sum(self.sizes),
