@@ -51,7 +51,7 @@ class audg(_DelayedGradients):
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
         step = weighted_sum(arrivals.samples / state, arrivals.delta)  # padding has samples 0
-        return Outcome(stepped(params, self.learning_rate, step), state, {}, weights=arrivals.samples)
+        return Outcome(stepped(params, self.learning_rate, step), state, weights=arrivals.samples)
 
 
 class PSURDGState(NamedTuple):
@@ -87,4 +87,4 @@ class psurdg(_DelayedGradients):
         received = state.received.replace(arrivals.mask, arrivals.delta)
         step = received.weighted_sum(state.weights)
         after = state._replace(received=received)
-        return Outcome(stepped(params, self.learning_rate, step), after, {}, weights=arrivals.samples)
+        return Outcome(stepped(params, self.learning_rate, step), after, weights=arrivals.samples)

@@ -78,7 +78,7 @@ class fedstale(Server):
         num_clients = len(counts)
         drawn = (clock.arrivals(num_clients) or num_clients) / num_clients
         given = drawn if self.participation is None else self.participation
-        table = np.broadcast_to(np.asarray(given, np.float64), (num_clients,))
+        table = np.full(num_clients, given, np.float64)
         return dataclasses.replace(self, table=table), client
 
     def init(self, params: Tree, samples: Array) -> FedStaleState:

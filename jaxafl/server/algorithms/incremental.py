@@ -242,4 +242,4 @@ class ca2fl(Server):
         size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
         step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
         mean = jax.tree.map(lambda h, d: h + d / state.cache.count, state.mean, change)
-        return Outcome(stepped(params, self.learning_rate, step), CA2FLState(entered.table, mean), {})
+        return Outcome(stepped(params, self.learning_rate, step), CA2FLState(entered.table, mean))

@@ -124,7 +124,7 @@ class favano(Server):
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
         num_clients = len(counts)
         if self.normaliser is not None:
-            table = np.broadcast_to(np.asarray(self.normaliser, np.float64), (num_clients,))
+            table = np.full(num_clients, self.normaliser, np.float64)
             return dataclasses.replace(self, table=table), client
         latency, per_step = clock.durations.step_times(num_clients, seed)
         most = np.broadcast_to(client.local_steps(counts), (num_clients,))
@@ -242,7 +242,7 @@ class quafl(Server):
         average = weighted_sum(weights / weights.sum(), models)
         new = jax.tree.map(lambda x, y: p * x + (1 - p) * y, params, average)
         mixed = jax.tree.map(lambda x, y: p * x[None] + (1 - p) * y, params, models)
-        return Outcome(new, state, {}, client_params=mixed, weights=(1 - p) * weights / weights.sum(), kept=p)
+        return Outcome(new, state, client_params=mixed, weights=(1 - p) * weights / weights.sum(), kept=p)
 
 
 class SAFAState(NamedTuple):

@@ -67,12 +67,6 @@ class picky_sgd(_Rejecting):
         return self.outcome(passes, params, state, arrivals, distance=distance)
 
 
-class ZenoState(NamedTuple):
-    """Server state."""
-
-    gradient: Tree  # g_r
-
-
 class zeno(_Rejecting):
     """Zeno++: x ← x - η u at every arrival, if η ⟨g_r, u⟩ - ρ ‖p‖² + η ε ≥ 0, with u = g ‖g_r‖ / ‖g‖ and g = -Δ_i.
 
@@ -107,14 +101,14 @@ class zeno(_Rejecting):
     needs = Needs(validation=True)
     meanings = _REJECTED | {"score": "score of the arrival, which is accepted if it is at least 0"}
 
-    def init(self, params: Tree, samples: Array) -> ZenoState:
-        return ZenoState(optax.tree.zeros_like(params))
+    def init(self, params: Tree, samples: Array) -> Tree:
+        return optax.tree.zeros_like(params)  # g_r
 
-    def update(self, params: Tree, state: ZenoState, arrivals: Arrivals) -> Outcome:
+    def update(self, params: Tree, state: Tree, arrivals: Arrivals) -> Outcome:
         compute = arrivals.validation_gradient
         assert compute is not None, "`needs` has `validation`"
         of_server = jax.lax.cond(
-            arrivals.step % self.every == 0, lambda: compute(params, self.batch_size), lambda: state.gradient
+            arrivals.step % self.every == 0, lambda: compute(params, self.batch_size), lambda: state
         )
         sent = jax.tree.map(lambda leaf: -leaf[0], arrivals.delta)
         length = optax.tree.norm(sent)
@@ -125,7 +119,7 @@ class zeno(_Rejecting):
         score = rate * (optax.tree.vdot(of_server, scaled) + self.slack) - self.penalty * punished
         passes = score >= 0
         params = jax.tree.map(lambda x, g: jnp.where(passes, x - rate.astype(x.dtype) * g, x), params, scaled)
-        return self.outcome(passes, params, ZenoState(of_server), arrivals, score=score)
+        return self.outcome(passes, params, of_server, arrivals, score=score)
 
 
 class Pair(NamedTuple):
