@@ -173,11 +173,8 @@ class Checkpoint:
 
     def piece(self, execution: Execution, progress: Progress) -> None:
         since, step = self.last
-        if self.steps is None:
-            due = time.monotonic() - since >= (self.interval or 0)
-        else:
-            due = progress.step // self.steps > step // self.steps
-        if due:
+        elapsed = time.monotonic() - since >= (self.interval or 0)
+        if elapsed if self.steps is None else progress.step // self.steps > step // self.steps:
             self.save(execution, progress)
 
     def settled(self, execution: Execution, progress: Progress) -> None:

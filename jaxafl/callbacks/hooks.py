@@ -240,9 +240,8 @@ def _answer(callback: Any, chunk: Chunk) -> str | None:
             f"{type(callback).__name__}: chunk returned {shown(answer)}; expected None to go on, or a text or True to "
             "stop the run"
         )
-    if not answer:
-        return None
-    return answer if isinstance(answer, str) else type(callback).__name__
+    reason = answer if isinstance(answer, str) else type(callback).__name__
+    return reason if answer else None
 
 
 def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

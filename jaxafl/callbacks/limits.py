@@ -227,10 +227,9 @@ def limits_of(owner: str, until: Any) -> Limited:
             f"{owner}: until epsilon and {', '.join(sorted(given.keys() - {'seconds'}))}: a run that ends by a metric "
             "depends on data, and has no ε. Leave one out"
         )
-    stops = []
-    if "seconds" in given:
-        stops.append(StopAfter(wall=given.pop("seconds")))
-    return Limited(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)
+    stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
+    stops += [Targets(owner, given, _OTHERS)] if given else []
+    return Limited(exact, tuple(stops), owner)
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:
