@@ -17,7 +17,7 @@ import numpy as np
 from jaxafl import clock
 from jaxafl.cli.catalogue import choices_of, imported, members_of, parts_of
 from jaxafl.client import attack, correction, upload
-from jaxafl.options import UserError, did_you_mean, user_errors
+from jaxafl.options import UserError, did_you_mean
 from jaxafl.server import aggregate
 
 NONE = ("none", "null", "None")
@@ -47,8 +47,10 @@ def read(text: str, hint: Any = Any) -> Any:
     if text in choices or str in members:
         return text
     if text.startswith("@"):
-        with user_errors(f"{text}; expected an array of NumPy (.npy)"):
+        try:
             return np.load(text[1:], allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{text} cannot be read: {error}; expected an array of NumPy (.npy)") from error
     if parts := parts_of(hint):
         return parsed(text, *parts)
     with contextlib.suppress(ValueError, SyntaxError):

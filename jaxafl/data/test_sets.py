@@ -61,8 +61,8 @@ def like_samples(owner: str, x: Any, test: Any) -> Any:
 
     given = jax.tree.map(np.asarray, x)
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(given)}
-    same: Any = jax.tree.structure(given) == jax.tree.structure(test)
-    if not same or len(lengths) > 1 or lengths & {(), (0,)} or not jax.tree.all(jax.tree.map(fits, given, test)):
+    forms = {jax.tree.structure(tree) for tree in (given, test)}
+    if len(forms) > 1 or len(lengths) > 1 or lengths & {(), (0,)} or not jax.tree.all(jax.tree.map(fits, given, test)):
         shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape]}", given)
         raise UserError(f"{owner}: x is {shapes}; expected samples [n, ...] of {kind_of_sample(test)}, as in x_test")
     return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype, copy=False), given, test)
