@@ -24,6 +24,7 @@ from jaxafl.server.scheduled import Scheduled
 
 Array = jax.Array
 Tree = Any  # a pytree of arrays
+STARTS = Delivery.STALE | Delivery.CONTINUOUS  # of arrivals of clients that start at any time, from any version
 TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 """What arrivals at ticks have, as of `bernoulli`: a run may arrive again, nobody may, and places are clients."""
 
@@ -150,7 +151,7 @@ class Server(Part):
     """
 
     requires: ClassVar[Delivery] = Delivery.NONE
-    accepts: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.AGED | Delivery.MULTIPLE
+    accepts: ClassVar[Delivery] = STARTS | Delivery.AGED | Delivery.MULTIPLE
     buffer: ClassVar[int] = 1
     single: ClassVar[bool] = False
     clocks: ClassVar[frozenset[str]] = frozenset()

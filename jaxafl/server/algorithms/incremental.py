@@ -12,7 +12,7 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone
-from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.contract import STARTS, TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
 
@@ -81,7 +81,7 @@ class mifa(_Incremental):
 
     wait: bool = static(default=True)
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | TICKS
+    accepts = STARTS | Delivery.MULTIPLE | TICKS
     references = ("gu2021",)
     needs = Needs(client_rows=1, empty_steps=True)
 
@@ -191,7 +191,7 @@ class area(Server):
         delays", 2024.
     """
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE
+    accepts = STARTS | Delivery.MULTIPLE
     references = ("iakovidou2024",)
     needs = Needs(base=True, client_rows=1)
 
@@ -227,7 +227,7 @@ class ca2fl(Server):
 
     learning_rate: Rate = number(default=1.0, least=0)
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE
+    accepts = STARTS | Delivery.MULTIPLE
     buffer = 10
     references = ("wang2024ca2fl",)
     needs = Needs(client_rows=1)

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, norm, stepped
+from jaxafl.server.contract import STARTS, Array, Arrivals, Needs, Outcome, Server, Tree, norm, stepped
 from jaxafl.server.scheduled import Rate
 from jaxafl.server.staleness import discount
 
@@ -23,7 +22,7 @@ class _Rejecting(Server):
 
     learning_rate: Rate = number(default=0.1, least=0)
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     single = True
     counters = ("rejected",)
 

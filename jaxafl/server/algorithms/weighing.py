@@ -13,7 +13,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.algorithms.averaging import fedavg
-from jaxafl.server.contract import Array, Arrivals, counts
+from jaxafl.server.contract import STARTS, Array, Arrivals, counts
 from jaxafl.server.fedopt import Discounted, OptaxServer
 from jaxafl.server.scheduled import Rate
 
@@ -55,7 +55,7 @@ class _OfGradients(OptaxServer):
 
     learning_rate: Rate = number(default=0.1, least=0)
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
 
 
 class malenia(_OfGradients):
@@ -104,7 +104,7 @@ class fedcompass(Discounted):
     learning_rate: Rate = number(default=0.9, least=0)
     clients: Any = recording(default=None)  # N
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     references = ("li2024",)
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedcompass, Client]:
