@@ -6,9 +6,7 @@ from jaxafl.callbacks.stopping import StopAfter, StopAt
 from jaxafl.callbacks.trackers.best import Best
 from jaxafl.callbacks.trackers.csv_file import Csv
 from jaxafl.callbacks.trackers.live import Live
-from jaxafl.callbacks.trackers.mlflow import MLflow
-from jaxafl.callbacks.trackers.tensorboard import TensorBoard
-from jaxafl.callbacks.trackers.wandb import WandB
+from jaxafl.callbacks.trackers.services import MLflow, TensorBoard, WandB
 
 __all__ = [
     "Best",

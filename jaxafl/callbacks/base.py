@@ -118,16 +118,14 @@ def error_of(result: Any) -> BaseException | None:
 
 def scalars_of(chunk: Chunk) -> dict[str, float]:
     """Returns the metrics of a chunk, and numbers of its updates: staleness, norm, `local_accuracy`."""
-    found = dict(chunk.evaluation)
-    if chunk.records:
-        arrived = chunk.records["arrived"]
-        if arrived.any():
-            staleness = chunk.records["staleness"][arrived]
-            found |= {"staleness_mean": float(staleness.mean()), "staleness_max": float(staleness.max())}
-            found["delta_norm"] = float(chunk.records["delta_norm"][arrived].mean())
-            own = chunk.records.get("local_accuracy", np.zeros(0))
-            if np.isfinite(own).any():
-                found["local_accuracy"] = float(np.nanmean(own))
+    found, arrived = dict(chunk.evaluation), chunk.records.get("arrived", np.zeros(0, bool))
+    if arrived.any():
+        staleness = chunk.records["staleness"][arrived]
+        found |= {"staleness_mean": float(staleness.mean()), "staleness_max": float(staleness.max())}
+        found["delta_norm"] = float(chunk.records["delta_norm"][arrived].mean())
+        own = chunk.records.get("local_accuracy", np.zeros(0))
+        if np.isfinite(own).any():
+            found["local_accuracy"] = float(np.nanmean(own))
     return found
 
 

@@ -89,9 +89,7 @@ class Checkpoint:
         changed = check_identity(self.folder, about["identity"], self.identity)
         self.changed = "; ".join(filter(None, (self.changed, changed)))
         made = about["place"]
-        fits = server_steps == known or server_steps >= made
-        if planned and made < known:
-            fits = server_steps == known
+        fits = server_steps == known or (server_steps >= made and not (planned and made < known))
         if not about["over"] and not fits:
             raise UserError(
                 f"{self.folder} holds {made} of {known} server steps, and does not go on as {server_steps}: a "
@@ -141,10 +139,8 @@ class Checkpoint:
         progress.step = about["place"]
         progress.eval_step = list(about["eval_step"])
         progress.stops = [tuple(stop) if stop else None for stop in about["stops"]]
-        names = sorted(name.partition("/")[2] for name in arrays if name.startswith("evaluations/"))
-        progress.evaluations = [
-            {name: arrays[f"evaluations/{name}"][number] for name in names} for number in range(len(progress.eval_step))
-        ]
+        known = {name.partition("/")[2]: arrays[name] for name in sorted(arrays) if name.startswith("evaluations/")}
+        progress.evaluations = [dict(zip(known, one, strict=True)) for one in zip(*known.values(), strict=True)]
         every = self.identity["run"]["eval_every"]
         shorter = progress.eval_step[-1] % every and progress.eval_step[-1] < self.server_steps
         if shorter and not over(execution, progress):  # the shorter run's last evaluation is none of this run's
@@ -177,11 +173,8 @@ class Checkpoint:
 
     def piece(self, execution: Execution, progress: Progress) -> None:
         since, step = self.last
-        if self.steps is None:
-            due = time.monotonic() - since >= (self.interval or 0)
-        else:
-            due = progress.step // self.steps > step // self.steps
-        if due:
+        elapsed = time.monotonic() - since >= (self.interval or 0)
+        if elapsed if self.steps is None else progress.step // self.steps > step // self.steps:
             self.save(execution, progress)
 
     def settled(self, execution: Execution, progress: Progress) -> None:
@@ -195,7 +188,7 @@ class Checkpoint:
         """Copies the state of the runs and starts to write it. Waits for an earlier save first."""
         begun = time.monotonic()
         self.finish()
-        parts: dict[str, Any] = {"state": jax.tree.map(np.array, on_host(execution.state))}
+        parts = {"state": jax.tree.map(np.array, on_host(execution.state))}
         parts["evaluations"] = {
             name: np.stack([one[name] for one in progress.evaluations]) for name in (progress.evaluations or [{}])[0]
         }
@@ -205,8 +198,6 @@ class Checkpoint:
         origin = execution.window.plan.origin if isinstance(execution, Planned) else ORIGIN
         about = {
             "place": progress.step,
-            "places": self.places,
-            "made": progress.step,
             "server_steps": self.server_steps,
             "eval_step": list(progress.eval_step),
             "stops": list(progress.stops),

@@ -137,8 +137,7 @@ class Hook:
         reasons: list[str | None] = []
         start, stop = [0, *progress.eval_step][-2:]
         failures = execution.failures() if self.runs else []
-        for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
-            failure = failures[index]
+        for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
             if not callbacks or progress.stops[index] or (failure and failure[0] < start):
                 reasons.append(None)
                 continue
@@ -241,9 +240,8 @@ def _answer(callback: Any, chunk: Chunk) -> str | None:
             f"{type(callback).__name__}: chunk returned {shown(answer)}; expected None to go on, or a text or True to "
             "stop the run"
         )
-    if not answer:
-        return None
-    return answer if isinstance(answer, str) else type(callback).__name__
+    reason = answer if isinstance(answer, str) else type(callback).__name__
+    return reason if answer else None
 
 
 def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

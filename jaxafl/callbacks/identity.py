@@ -76,12 +76,11 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
     """
     tables = saved, json.loads(json.dumps(current))
     before, now = (flatten_dict(table, sep=".", keep_empty_nodes=True) for table in tables)
-    both = ((path, (before.get(path), now.get(path))) for path in dict.fromkeys([*before, *now]))
-    found = {path: pair for path, pair in both if pair[0] != pair[1]}
-    versions = {path: pair for path, pair in found.items() if path.startswith("versions.")}
-    if others := _listed({path: pair for path, pair in found.items() if path not in versions}):
-        raise UserError(f"{folder} holds something else: {others}; name another folder, or the same options")
-    changed = _listed({path.removeprefix("versions."): pair for path, pair in versions.items()})
+    found = {one: (before.get(one), now.get(one)) for one in [*before, *now] if before.get(one) != now.get(one)}
+    versions = {one.removeprefix("versions."): found.pop(one) for one in [*found] if one.startswith("versions.")}
+    if found:
+        raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")
+    changed = _listed(versions)
     if changed:
         warnings.warn(f"{folder} goes on, though {changed}: last digits may differ", stacklevel=2)
     return changed

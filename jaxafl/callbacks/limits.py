@@ -15,7 +15,7 @@ from jaxafl.client import Traffic
 from jaxafl.clock.fleet import Gone, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.privacy import Mechanism, largest_epsilon
-from jaxafl.clock.schedule import Schedule, joined
+from jaxafl.clock.schedule import joined
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import UNBOUNDED
 from jaxafl.options import UserError, check_number, check_whole, shown
@@ -98,7 +98,7 @@ class Limited:
             ValueError: the clock fails before a limit, or the first server step exceeds one.
         """
         done, before, count = 0, 0, _FIRST
-        parts: list[Schedule] = []
+        parts = []
         while done < self.server_steps:
             try:
                 part = clock.advance(min(count, self.server_steps - done), early=True)
@@ -173,7 +173,7 @@ class Limited:
 
     def noted(self, trained: Trained) -> Trained:
         """Returns the finished run with its limit in the notes."""
-        ended: dict[str, Any] = dict(trained.notes)
+        ended = dict(trained.notes)
         complete = trained.failure is None and trained.schedule.server_steps == self.server_steps
         if self.why and complete and "stopped" not in ended:
             ended["stopped"] = self.why
@@ -213,13 +213,11 @@ def limits_of(owner: str, until: Any) -> Limited:
     if not isinstance(until, Mapping) or not until:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
+    for name in [name for name in _OTHERS if name in given]:
+        check_number(owner, f"until, {name}", given[name], above=0, **({"below": 1} if name == "delta" else {}))
     exact = {name: given.pop(name) for name in _EXACT if name in given}
-    for name, limit in exact.items():
-        if name == "updates":
-            check_number(owner, "until, updates", limit, above=0)
-            check_whole(owner, "until, updates", int(limit) if float(limit).is_integer() else limit)
-        else:
-            check_number(owner, f"until, {name}", limit, above=0, **({"below": 1} if name == "delta" else {}))
+    updates = exact.get("updates", 1)
+    check_whole(owner, "until, updates", int(updates) if float(updates).is_integer() else updates)
     if len({*_PRIVATE} & exact.keys()) == 1:
         raise UserError(
             f"{owner}: until epsilon needs delta, until={{'epsilon': 8, 'delta': 1e-5}}; got {shown(until)}"
@@ -229,11 +227,9 @@ def limits_of(owner: str, until: Any) -> Limited:
             f"{owner}: until epsilon and {', '.join(sorted(given.keys() - {'seconds'}))}: a run that ends by a metric "
             "depends on data, and has no ε. Leave one out"
         )
-    stops: list[Callback] = []
-    if "seconds" in given:
-        check_number(owner, "until, seconds", given["seconds"], above=0)
-        stops.append(StopAfter(wall=given.pop("seconds")))
-    return Limited(exact, (*stops, *([Targets(owner, given, _OTHERS)] if given else [])), owner)
+    stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
+    stops += [Targets(owner, given, _OTHERS)] if given else []
+    return Limited(exact, tuple(stops), owner)
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:

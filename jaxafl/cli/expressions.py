@@ -47,7 +47,10 @@ def read(text: str, hint: Any = Any) -> Any:
     if text in choices or str in members:
         return text
     if text.startswith("@"):
-        return read_numbers(text[1:])
+        try:
+            return np.load(text[1:], allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{text} cannot be read: {error}; expected an array of NumPy (.npy)") from error
     if parts := parts_of(hint):
         return parsed(text, *parts)
     with contextlib.suppress(ValueError, SyntaxError):
@@ -55,14 +58,6 @@ def read(text: str, hint: Any = Any) -> Any:
     if hint is Any or choices:  # the part says which words it takes
         return text
     raise UserError(f"{text!r} is not a number; expected numbers such as 0.1, 1e-3 or 5")
-
-
-def read_numbers(file: str) -> np.ndarray:
-    """Returns the numbers of a file, an array of NumPy (.npy), [N]."""
-    try:
-        return np.load(file, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"@{file} cannot be read: {error}; expected an array of NumPy (.npy)") from error
 
 
 def parsed(text: str, *made: type) -> Any:

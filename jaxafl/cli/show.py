@@ -24,7 +24,6 @@ from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, value
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
-from jaxafl.sweep.folder import is_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
@@ -126,9 +125,9 @@ def plot_results(
     of_parts = {"bound", "epsilon_vs_time", "plan", "report"}  # these draw no files
     check_choice("plot", "kind", kind, tuple(name for name in plot.__all__ if name not in of_parts))
     given = {name: one for name, one in {"metric": metric, "xlim": xlim, "ylim": ylim}.items() if one is not None}
-    named = _named(files)
+    found = _loaded(files)
     with user_errors():
-        getattr(plot, kind)(next(iter(named.values())) if len(named) == 1 else named, path=output, **given)
+        getattr(plot, kind)(found, path=output, **given)
     print(f"wrote {output}")
     return 0
 
@@ -148,28 +147,27 @@ def report(
     """
     from jaxafl import plot
 
-    named = _named(files)
-    found: Any = next(iter(named.values())) if len(named) == 1 else named
+    found = _loaded(files)
     with user_errors():
-        if len(named) > 1:
+        if isinstance(found, dict):
             with contextlib.suppress(UserError):  # the results are not sweeps over the same seeds
-                found = Comparison(named, gathered(files[0])[1] if len(files) == 1 else "last")
+                found = Comparison(found, gathered(files[0])[1] if len(files) == 1 else "last")
         plot.report(found, output, reference=reference)
     print(f"wrote {output}")
     return 0
 
 
-def _named(files: Sequence[pathlib.Path]) -> dict[str, xr.Dataset]:
-    """Loads results by the names of their files, or by their paths if names are equal; comparisons by method."""
+def _loaded(files: Sequence[pathlib.Path]) -> Any:
+    """Loads a result, or several by the names of their files, by their paths if names are equal, or by method."""
     if not files:
         raise UserError("there is no result to show: name a file, e.g. result.nc, or the folder of a sweep")
     short = len({file.stem for file in files}) == len(files)
-    named: dict[str, xr.Dataset] = {}
+    named: dict[str, Any] = {}
     with user_errors():
         for file in files:
-            load = gather_sweep if is_sweep(file) else results.load
+            load = gather_sweep if file.is_dir() else results.load
             named |= gathered(file)[0] if is_comparison(file) else {file.stem if short else str(file): load(file)}
-    return named
+    return next(iter(named.values())) if len(named) == 1 else named
 
 
 def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:

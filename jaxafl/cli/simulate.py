@@ -64,8 +64,8 @@ def sweep(arguments: list[str]) -> int:
 def compare(arguments: list[str]) -> int:
     """Compare methods on the same seeds, with paired differences: --method FedBuff="--server fedbuff" --seeds 6."""
     common = {f"--{one.name.replace('_', '-')}" for one in dataclasses.fields(Compare) if one.name not in _PER_METHOD}
-    lines: dict[str, Line] = {}
-    simulations: dict[str, Simulation] = {}
+    lines = {}
+    simulations = {}
     for text in [value for flag, value in flags_of(arguments) if flag == "--method"]:
         name, equals, own = text.partition("=")
         if not (name.strip() and equals) or name in lines:

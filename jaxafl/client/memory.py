@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from jaxafl.client.correction.contract import Correction, Tree
+from jaxafl.client.correction.contract import Tree
 from jaxafl.client.options import Client
 from jaxafl.device.keys import pack
 from jaxafl.device.user_code import with_arrays
@@ -51,15 +52,10 @@ def first_memory(client: Client, params: Tree) -> Memory | None:
         return None
     return Memory(
         upload=() if client.upload is None else with_arrays(client.upload.init(shared_of(client, params))),
-        correction=() if client.correction is None else _first(client.correction, shared_of(client, params))[0],
+        correction=() if client.correction is None else _first(client, params)[0],
         personal=() if client.personal is None else personal_of(client, params),
-        optimizer=() if client.reset != "never" else first_optimizer_state(client, params),
+        optimizer=() if client.reset != "never" else pack(client.of(jnp.int32(0)).make_optimizer().init(params)),
     )
-
-
-def first_optimizer_state(client: Client, params: Tree) -> Tree:
-    """Returns the state of the optimiser that lasts, before a client's first run."""
-    return pack(client.of(jnp.int32(0)).make_optimizer().init(params))
 
 
 def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
@@ -73,11 +69,11 @@ def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
         num_clients: N.
     """
     first, last = client.of(jnp.int32(0)), client.of(jnp.int32(num_clients - 1))
-    zeros, ones = (jax.tree.map(lambda leaf, to=to: jnp.full(leaf.shape, to, leaf.dtype), params) for to in (0, 1))
+    zeros, ones = optax.tree.zeros_like(params), optax.tree.ones_like(params)
     states = [pack(one.make_optimizer().init(at)) for one, at in ((first, zeros), (first, ones), (last, zeros))]
     reasons = ("the parameters, and would carry those of an old model", "numbers of each client")
     for other, what in zip(states[1:], reasons, strict=True):
-        if not jax.tree.all(jax.tree.map(lambda one, two: bool((one == two).all()), states[0], other)):
+        if not optax.tree.allclose(states[0], other, rtol=0, atol=0):
             raise UserError(
                 f"Client: reset='never' keeps the state of {client.optimizer_name}, which holds {what}; expected "
                 "moments and counts. Give reset='run'"
@@ -86,13 +82,12 @@ def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
 
 def first_shared(client: Client, params: Tree) -> Tree:
     """Returns what the server's model has beside its parameters for `Client(correction=...)`; else `None`."""
-    return None if client.correction is None else _first(client.correction, shared_of(client, params))[1]
+    return None if client.correction is None else _first(client, params)[1]
 
 
-def _first(correction: Correction, params: Tree) -> tuple[Tree, Tree]:
-    """Returns the first row of a client, and the first shared pytree."""
-    row, shared = correction.init(params)
-    return with_arrays((row, shared))
+def _first(client: Any, params: Tree) -> Any:
+    """Returns the first row of a client's correction, and the first shared pytree."""
+    return with_arrays(client.correction.init(shared_of(client, params)))
 
 
 def shared_of(client: Client, tree: Tree) -> Tree:

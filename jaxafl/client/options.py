@@ -149,7 +149,7 @@ class Client(Optimised, init=False):
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
         """FedProx's reference if there is a proximal term, and those of upload and correction."""
-        parts: Any = [part.references for part in (self.upload, self.correction) if part is not None]
+        parts = [part.references for part in (self.upload, self.correction) if part is not None]
         return (*(() if self.proximal is None else ("li2020",)), *(key for part in parts for key in part))
 
     @property
@@ -211,7 +211,7 @@ class Client(Optimised, init=False):
         """Returns the mini-batches per epoch for clients with these sample counts."""
         if self.batch_size is None:
             return counts * 0 + 1
-        size: Any = self.batch_size if self._sizes is None else self._sizes
+        size = self.batch_size if self._sizes is None else self._sizes
         return -(-counts // (np.asarray(size) if isinstance(size, tuple) else size))
 
     def size_of_batch(self, count: Array) -> Array:
@@ -232,7 +232,7 @@ class Client(Optimised, init=False):
         """
         sizes = np.asarray(self.batch_size, np.int32) if isinstance(self.batch_size, tuple) else None
         epochs = max(self.epochs) if isinstance(self.epochs, tuple) else self.epochs
-        piece: Any = self.micro_batch or self.width or min(largest, FULL_BATCH_PIECE)
+        piece = self.micro_batch or self.width or min(largest, FULL_BATCH_PIECE)
         fixed: Any = {"batch_size": self.width or None, "epochs": epochs, "micro_batch": piece}
         return dataclasses.replace(self, **fixed, _sizes=sizes, _attack=attack)
 

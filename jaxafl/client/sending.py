@@ -37,7 +37,7 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     """
     memory, message, of_client = lane.memory, None, client.of(lane.client)
     if client.correction is not None:
-        moved = shared_of(client, jax.tree.map(jnp.subtract, lane.params, lane.anchor))
+        moved = shared_of(client, optax.tree.sub(lane.params, lane.anchor))
         part: Any = of_client.correction
         owner = f"the correction {part.name}"
         with traced_method(owner, "finish", "`Client(upload=...)`, which has a key"):
@@ -47,10 +47,10 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
         memory = memory._replace(optimizer=lane.optimizer_state)
     if client.personal is not None:
         memory = memory._replace(personal=personal_of(client, lane.params))
-        delta = filled(shared_of(client, delta), jax.tree.map(jnp.zeros_like, delta))
+        delta = filled(shared_of(client, delta), optax.tree.zeros_like(delta))
     if client.upload is None and client.attack is None:
         return delta, message, memory
-    upload: Any = of_client.upload
+    upload = of_client.upload
     key = jax_key(threefry(lane.key, 0, _STREAM))
     trained, sent = shared_of(client, delta), Sent(lane.client, lane.run, samples, lane.step, key)
     received = trained

@@ -202,7 +202,7 @@ def local_step(
             return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
 
         size = client.size_of_batch(count)
-        zero = (jnp.zeros_like(lane.loss), jax.tree.map(jnp.zeros_like, params), lane.model_state)
+        zero = (jnp.zeros_like(lane.loss), optax.tree.zeros_like(params), lane.model_state)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
     def penalised(gradient: Tree, params: Tree) -> Tree:
@@ -231,7 +231,7 @@ def local_step(
         if client.weight_decay is not None:
             loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
         if client.proximal is not None:
-            moved = jax.tree.map(jnp.subtract, params, lane.anchor)
+            moved = optax.tree.sub(params, lane.anchor)
             loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
         return loss
 
@@ -250,7 +250,7 @@ def local_step(
         begins = lane.step % per_epoch == 0
         optimizer_state = optax.tree.where(begins, _optimizer_state(optimizer, lane.params, lane), optimizer_state)
 
-    extra: dict[str, Any] = {}
+    extra = {}
     if client.correction is None and not private:  # a correction changes the gradient, and not the objective
         extra = objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
     name = f"Client({client.optimizer_name})"
@@ -290,7 +290,7 @@ def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
         moment = Moment(lane.step, lane.step // per_epoch, lane.run, client=lane.client, **lane.timing._asdict())
         with traced_method("Client", "rate_schedule", "the fields of its Moment"):
             factor = client.rate_schedule(moment)
-    schedules: Any = (client.step_schedule, client.run_schedule)
+    schedules = (client.step_schedule, client.run_schedule)
     for schedule, when in zip(schedules, (lane.step, lane.run), strict=True):
         if schedule is not None:
             factor = factor * schedule(when)

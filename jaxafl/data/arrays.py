@@ -116,8 +116,8 @@ def from_arrays(
         if test_client_ids is not None:
             test_clients = _owners(name, names, as_array(name, "test_client_ids", test_client_ids), held_out_labels)
     else:
-        kept_part, test_part = hold_out(name, users, test_fraction, seed, (samples, labels, users))
-        (samples, labels, users), (held_out, held_out_labels, owners) = kept_part, test_part
+        parts = hold_out(name, users, test_fraction, seed, (samples, labels, users))
+        (samples, labels, users), (held_out, held_out_labels, owners) = parts
         test_clients = owners.astype(np.int32)
         source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
     if preprocessing is None:
@@ -214,8 +214,7 @@ def hold_out(name: str, users: np.ndarray, fraction: float, seed: int, arrays: A
         test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
     if not test.any():
         raise UserError(f"{name}: test_fraction={fraction} holds out no sample of any client. Use a larger one")
-    kept_part, test_part = (jax.tree.map(lambda leaf, rows=rows: leaf[rows], arrays) for rows in (~test, test))
-    return kept_part, test_part
+    return jax.tree.map(lambda leaf: leaf[~test], arrays), jax.tree.map(lambda leaf: leaf[test], arrays)
 
 
 def _samples(owner: str, x: Any) -> Any:

@@ -38,7 +38,7 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
 
     clients, classes = statistics.histogram.shape
     if ax is None:
-        figure: Any = Picture(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9))
+        figure = Picture(2.5 + min(0.3 * classes, 9) + 2, 1.5 + min(max(0.22 * clients, 2), 9))
         ax, bars = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
         bars.fill_betweenx(np.arange(clients + 1) - 0.5, np.append(statistics.sizes, 0), step="post", color="0.5")
         bars.set(xlabel="samples", xlim=(0, None), title="per client")

@@ -63,12 +63,12 @@ class Dataset(Summarised):
 
     def __post_init__(self) -> None:
         found: dict[str, Any] = {"users": self.users, "user_names": self.user_names}
-        targets = dict(zip(("y", "y_test"), numbered(self.y, self.y_test), strict=True))
-        for part, end in (("training", ""), ("test", "_test")):
+        halves = (("training", "", self.x), ("test", "_test", self.x_test))
+        for (part, end, samples), targets in zip(halves, numbered(self.y, self.y_test), strict=True):
             owner = f"{self.name}, {part} set"
-            x, y = as_samples(owner, getattr(self, f"x{end}")), as_targets(owner, targets[f"y{end}"])
-            if {len(leaf) for leaf in jax.tree.leaves(x)} != {len(y)} or len(y) == 0:
-                lengths = [len(leaf) for leaf in jax.tree.leaves(x)]
+            x, y = as_samples(owner, samples), as_targets(owner, targets)
+            lengths = [len(leaf) for leaf in jax.tree.leaves(x)]
+            if {*lengths} != {len(y)} or len(y) == 0:
                 raise UserError(f"{owner}: x has {lengths} samples and y {len(y)}; expected as many, and at least one")
             found |= {f"x{end}": x, f"y{end}": y}
         y, y_test, classes = found["y"], found["y_test"], self.num_classes

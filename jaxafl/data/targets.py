@@ -96,7 +96,7 @@ def _are_words(y: Any) -> bool:
     several = isinstance(y, list | tuple) or (hasattr(y, "__array__") and y.ndim == 1)
     if not several or not all(isinstance(one, str) for one in y):  # a missing one is no word
         return False
-    return len(y) > 0 and not str(y[0] if isinstance(y, list | tuple) else np.asarray(y)[0]).isdigit()
+    return len(y) > 0 and not next(iter(y)).isdigit()
 
 
 def _in_range(owner: str, array: np.ndarray) -> np.ndarray:

@@ -54,14 +54,15 @@ def like_samples(owner: str, x: Any, test: Any) -> Any:
     Raises:
         ValueError: shapes or kinds of numbers differ from those of the test set.
     """
+
+    def fits(leaf: np.ndarray, like: np.ndarray) -> bool:
+        same = leaf.shape[1:] == like.shape[1:] and leaf.dtype.kind == like.dtype.kind
+        return same and (leaf.dtype.kind == "f" or np.array_equal(leaf, leaf.astype(like.dtype)))
+
     given = jax.tree.map(np.asarray, x)
-    forms: list[Any] = [jax.tree.structure(tree) for tree in (given, test)]
-    fits = bool(forms[0] == forms[1])
-    pairs = list(zip(jax.tree.leaves(given), jax.tree.leaves(test), strict=True)) if fits else []
-    for leaf, like in pairs:
-        fits &= leaf.ndim > 0 and leaf.shape[1:] == like.shape[1:] and leaf.dtype.kind == like.dtype.kind
-        fits &= leaf.dtype.kind == "f" or np.array_equal(leaf, leaf.astype(like.dtype))
-    if not fits or len({len(leaf) for leaf, _ in pairs}) > 1 or not len(pairs[0][0]):
+    lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(given)}
+    forms = {jax.tree.structure(tree) for tree in (given, test)}
+    if len(forms) > 1 or len(lengths) > 1 or lengths & {(), (0,)} or not jax.tree.all(jax.tree.map(fits, given, test)):
         shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape]}", given)
         raise UserError(f"{owner}: x is {shapes}; expected samples [n, ...] of {kind_of_sample(test)}, as in x_test")
     return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype, copy=False), given, test)

@@ -6,7 +6,7 @@ import functools
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from jaxafl.options import check_choice, check_flag
 from jaxafl.readers.directory import Directory, MissingDataset, data_directory
@@ -73,7 +73,7 @@ def downloadable(load: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(load)
     def loaded(*args: P.args, **options: P.kwargs) -> T:
-        given: dict[str, Any] = inspect.signature(load).bind(*args, **options).arguments
+        given = inspect.signature(load).bind(*args, **options).arguments
         check_flag(name, "download", given.get("download", False))
         try:
             return load(*args, **options)

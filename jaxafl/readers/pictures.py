@@ -38,37 +38,32 @@ def pixels(owner: str, images: Iterable[Any]) -> np.ndarray:
     Raises:
         ValueError: images have several sizes or depths.
     """
-    found = [_pixels(image) for image in images]
-    forms = {(array.shape[:2], array.dtype.name) for array in found}
+    found = [_converted(image) for image in images]
+    bands = {band for image in found for band in image.getbands()}
+    mode = ("RGB" if "R" in bands else "L") + "A" * ("A" in bands)
+    arrays = [_pixels(image, mode) for image in found]
+    forms = {(array.shape[:2], array.dtype.name) for array in arrays}
     if len(forms) > 1:
         raise UserError(
             f"{owner} holds images of several sizes or depths: {', '.join(map(str, sorted(forms)[:3]))}; expected one. "
             'Write all in one form, for example image.convert("RGB").resize((32, 32))'
         )
-    colours = any(array.shape[2] > 2 for array in found)
-    opacity = any(array.shape[2] % 2 == 0 for array in found)
-    return np.stack([_with_channels(array, colours, opacity) for array in found])
+    return np.stack(arrays)
 
 
-def _pixels(image: Any) -> np.ndarray:
-    """Returns one image `[height, width, channels]` with the smallest number of channels that shows it."""
+def _converted(image: Any) -> Any:
+    """Returns an image in the mode with the fewest channels that shows it."""
     from PIL import ImageOps
 
     image = ImageOps.exif_transpose(image)
-    if wide := _WIDE.get(image.mode[:4]):
-        return np.asarray(image).astype(wide)[..., None]
     mode = _EIGHT_BITS.get(image.mode, "RGB")
     if "transparency" in image.info:
         mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
-    array = np.asarray(image.convert(mode))
+    return image if image.mode[:4] in _WIDE else image.convert(mode)
+
+
+def _pixels(image: Any, mode: str) -> np.ndarray:
+    """Returns an image `[height, width, channels]` in a mode, or with its values of more than 8 bits."""
+    wide = _WIDE.get(image.mode[:4])
+    array = np.asarray(image).astype(wide) if wide else np.asarray(image.convert(mode))
     return array if array.ndim == 3 else array[..., None]
-
-
-def _with_channels(array: np.ndarray, colours: bool, opacity: bool) -> np.ndarray:
-    channels = array.shape[2]
-    seen, opaque = array[..., : channels - (channels % 2 == 0)], array[..., channels - 1 :]
-    if colours and seen.shape[2] == 1:
-        seen = np.repeat(seen, 3, axis=2)
-    if opacity:
-        return np.concatenate([seen, opaque if channels % 2 == 0 else np.full_like(seen[..., :1], 255)], axis=2)
-    return seen

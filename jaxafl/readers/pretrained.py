@@ -76,6 +76,11 @@ class Tokens(NamedTuple):
     arrays: dict[str, np.ndarray]
     truncated: np.ndarray
 
+    def split(self, stops: Any) -> list[dict[str, np.ndarray]]:
+        """Returns the arrays of the examples before, between and after the given places."""
+        parts = zip(*(np.split(array, stops) for array in self.arrays.values()), strict=True)
+        return [dict(zip(self.arrays, part, strict=True)) for part in parts]
+
 
 def load_tokenizer(tokenizer: str, data_dir: Directory = None) -> Tokenizer:
     """Loads the tokenizer of a checkpoint from its tokenizer.json, else from its vocab.txt.

@@ -2,36 +2,23 @@
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, weighted_sum
-from jaxafl.server.algorithms.adaptive import fedadagrad, fedadam, fedyogi
-from jaxafl.server.algorithms.afl import afl, afl_rate
-from jaxafl.server.algorithms.area import area
+from jaxafl.server.algorithms.adaptive import fadas, fedadagrad, fedadam, fedams, fedyogi
 from jaxafl.server.algorithms.asyncfeded import asyncfeded
 from jaxafl.server.algorithms.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff
 from jaxafl.server.algorithms.basgd import basgd
-from jaxafl.server.algorithms.ca2fl import ca2fl
-from jaxafl.server.algorithms.delay_adaptive import delay_adaptive
 from jaxafl.server.algorithms.delayed_gradients import audg, psurdg
 from jaxafl.server.algorithms.delayed_nesterov import delayed_nesterov
-from jaxafl.server.algorithms.fadas import fadas, fedams
-from jaxafl.server.algorithms.favano import favano
 from jaxafl.server.algorithms.fedasync import fedasync
-from jaxafl.server.algorithms.fedcompass import fedcompass
-from jaxafl.server.algorithms.fedfa import fedfa
-from jaxafl.server.algorithms.fednova import fednova
 from jaxafl.server.algorithms.fedstale import fedstale
 from jaxafl.server.algorithms.halos import halos
-from jaxafl.server.algorithms.incremental import ace, aced, ia2sgd, mifa
-from jaxafl.server.algorithms.kardam import kardam
-from jaxafl.server.algorithms.malenia import malenia
+from jaxafl.server.algorithms.incremental import ace, aced, area, ca2fl, ia2sgd, mifa
+from jaxafl.server.algorithms.model_means import afl, afl_rate, favano, fedfa, quafl, safa
 from jaxafl.server.algorithms.mu2 import mu2
-from jaxafl.server.algorithms.picky_sgd import picky_sgd
 from jaxafl.server.algorithms.port import port
-from jaxafl.server.algorithms.quafl import quafl
+from jaxafl.server.algorithms.rejecting import kardam, picky_sgd, zeno
 from jaxafl.server.algorithms.ringleader import ringleader
-from jaxafl.server.algorithms.routed_sgd import routed_sgd
-from jaxafl.server.algorithms.safa import safa
 from jaxafl.server.algorithms.throttle import throttle
-from jaxafl.server.algorithms.zeno import zeno
+from jaxafl.server.algorithms.weighing import delay_adaptive, fedcompass, fednova, malenia, routed_sgd
 from jaxafl.server.contract import Arrivals, Needs, Outcome, Server, mean_delta, norm
 from jaxafl.server.fedopt import OptaxServer, fedopt
 

@@ -24,6 +24,7 @@ from jaxafl.server.scheduled import Scheduled
 
 Array = jax.Array
 Tree = Any  # a pytree of arrays
+STARTS = Delivery.STALE | Delivery.CONTINUOUS  # of arrivals of clients that start at any time, from any version
 TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 """What arrivals at ticks have, as of `bernoulli`: a run may arrive again, nobody may, and places are clients."""
 
@@ -153,7 +154,7 @@ class Server(Part):
     """
 
     requires: ClassVar[Delivery] = Delivery.NONE
-    accepts: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.AGED | Delivery.MULTIPLE
+    accepts: ClassVar[Delivery] = STARTS | Delivery.AGED | Delivery.MULTIPLE
     buffer: ClassVar[int] = 1
     single: ClassVar[bool] = False
     clocks: ClassVar[frozenset[str]] = frozenset()
@@ -177,8 +178,7 @@ class Server(Part):
     @property
     def schedules(self) -> dict[str, Scheduled]:
         """The options that are schedules of server steps, by name."""
-        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {name: value for name, value in options.items() if isinstance(value, Scheduled)}
+        return {name: value for name, value in vars(self).items() if isinstance(value, Scheduled)}
 
     def at_step(self, step: Array | int) -> Self:
         """Returns the server with the values of its schedules at server step `step`."""

@@ -48,7 +48,8 @@ class SweepFolder:
         """
         self.path = as_path(folder).absolute()
         if not is_sweep(self.path):
-            raise UserError(f"{self.path} is not the folder of a sweep: there is no {_ABOUT} in it")
+            way = "A run saves its result by save=, or --output: give that file"
+            raise UserError(f"{self.path} is not the folder of a sweep: there is no {_ABOUT} in it. {way}")
         self.about: dict[str, Any] = json.loads((self.path / _ABOUT).read_text())
         self.changed = self.about["changed"]
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import os
-from typing import Any
 
 from jaxafl.callbacks.base import Chunk, Run, Tracker, check_metric, checksum, file_of, set_aside
 from jaxafl.models.checkpoint import named_leaves, save_parameters
@@ -50,7 +49,7 @@ class Best(Tracker):
         self.state = self.target.with_stem(f"{self.target.stem}.state")
         self.about = self.target.with_name(f"{self.target.name}.json")
         self.mark = checksum([run.seed, run.options, self.metric])
-        known: dict[str, Any] = {}
+        known = {}
         if run.resumed is not None:
             with contextlib.suppress(OSError, ValueError):  # an unreadable file must not end the run
                 known = json.loads(self.about.read_text())

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.client.upload.contract import Array, Sent, Tree
@@ -113,8 +114,8 @@ class Attack(Part):
         elif given.dtype == bool:
             fits = given.shape == (num_clients,)
         else:
-            fits = given.ndim == 1 and given.dtype.kind in "iu" and np.all((given >= 0) & (given < num_clients))
-            fits = fits and len(np.unique(given)) == len(given)
+            fits = given.ndim == 1 and given.dtype.kind in "iu"
+            fits = fits and len({*given.tolist()} & {*range(num_clients)}) == len(given)
         if not fits or (given.ndim == 0 and given > 0 and not self.mask(num_clients, 0).any()):
             raise UserError(
                 f"{self.name}: clients={shown(self.clients)} names no attackers among {num_clients} clients; expected "
@@ -151,7 +152,7 @@ class Attack(Part):
         with traced_method(owner, "forge", "`sent.key`"):
             forged = self.forge(vector, sent._replace(key=key))
         forged = restored(like_given(owner, "forge", forged, vector).astype(vector.dtype))
-        return jax.tree.map(lambda new, old: jnp.where(self.clients, new, old), forged, delta)
+        return optax.tree.where(self.clients, forged, delta)
 
     def first_known(self, params: Tree, num_clients: int) -> Delivered | None:
         """Returns what attackers know before the first server step; `None` if they keep nothing."""

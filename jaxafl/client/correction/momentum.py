@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.client.correction.contract import Array, Correction, LocalRun, Tree, plain_sgd
 from jaxafl.options import Number, UserError, number
@@ -35,14 +36,14 @@ class _Momentum(Correction):
             )
 
     def init(self, params: Tree) -> tuple[Tree, Tree]:
-        zero = jax.tree.map(jnp.zeros_like, params)
+        zero = optax.tree.zeros_like(params)
         return Last(zero, zero if self.keeps_point else (), jnp.zeros(())), ()
 
     def finish(self, moved: Tree, row: Last, shared: Tree, run: LocalRun) -> tuple[Last, Tree]:
         rate = jnp.where(run.rate_sum > 0, run.rate_sum, 1)  # a rate of 0 says nothing of the gradient
         kept = jax.tree.map(lambda m, d: jnp.where(run.rate_sum > 0, -m / rate.astype(m.dtype), d), moved, row.momentum)
         after = Last(kept, run.start if self.keeps_point else (), jnp.ones_like(row.runs))
-        return jax.tree.map(lambda new, old: jnp.where(run.step > 0, new, old), after, row), None
+        return optax.tree.where(run.step > 0, after, row), None
 
 
 class local_momentum(_Momentum):

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client.upload.contract import Array, Sent, Size, VectorUpload
+from jaxafl.client.upload.contract import Array, Leaves, Sent, Size, VectorUpload
 from jaxafl.device.keys import drawing_key
 from jaxafl.options import UserError, check_number, static
 
@@ -47,7 +47,7 @@ class _Sparse(VectorUpload):
         """Returns k for updates of d = `entries` numbers."""
         return self.count if self.share is None and self.count else max(1, round((self.share or 0) * entries))
 
-    def check(self, leaves: tuple[int, ...]) -> None:
+    def check(self, leaves: Leaves) -> None:
         if (self.share is None) == (self.count is None):
             raise ValueError(f"{self.name}: give either share or count, got share={self.share}, count={self.count}")
         if self.share is not None:
@@ -82,7 +82,7 @@ class top_k(_Sparse):
         unsigned = f"uint{8 * v.dtype.itemsize}"
         return jnp.where(largest(jax.lax.bitcast_convert_type(jnp.abs(v), unsigned), count), v, 0)
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         entries = min(size.entries, self.kept(sum(leaves)))
         return size._replace(entries=entries, index_bits=math.ceil(math.log2(sum(leaves))))
 
@@ -110,12 +110,12 @@ class random_k(_Sparse):
         drawn = largest(jax.random.bits(drawing_key(sent.key), v.shape), count)
         return jnp.where(drawn, v * (v.size / count if self.unbiased else 1), 0)
 
-    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+    def feedback_scale(self, leaves: Leaves) -> float:
         if self.unbiased:
             raise UserError("error_feedback: random_k is unbiased, so that errors would grow; write unbiased=False")
         return 1.0
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         if size.entries != sum(leaves):
             return size  # of a sparse update, zeros may be drawn
         return size._replace(entries=self.kept(sum(leaves)), extra=size.extra + 64)
@@ -143,12 +143,12 @@ class sign(VectorUpload):
     def of_vector(self, v: Array, sent: Sent) -> Array:
         return jnp.sign(v) * (jnp.abs(v).mean() if self.scale else 1)
 
-    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+    def feedback_scale(self, leaves: Leaves) -> float:
         if not self.scale:
             raise UserError("error_feedback: sign(scale=False) is no contraction; write sign()")
         return 1.0
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         return size._replace(bits=1, extra=size.extra + 32 * self.scale, scaled=self.scale)
 
 
@@ -179,9 +179,9 @@ class qsgd(VectorUpload):
         level = lower + (jax.random.uniform(drawing_key(sent.key), v.shape, v.dtype) < ratio - lower)
         return jnp.sign(v) * norm * level / self.levels
 
-    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+    def feedback_scale(self, leaves: Leaves) -> float:
         d = sum(leaves)
         return 1 / (1 + min(d / self.levels**2, math.sqrt(d) / self.levels))
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         return size._replace(bits=1 + math.ceil(math.log2(self.levels + 1)), extra=size.extra + 32, scaled=True)

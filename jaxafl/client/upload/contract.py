@@ -16,6 +16,7 @@ from jaxafl.options import Part, UserError, shown, static
 
 Array = jax.Array
 Tree = Any
+Leaves = tuple[int, ...]  # numbers in each leaf of Δ
 
 
 class Sent(NamedTuple):
@@ -38,7 +39,7 @@ class Size(NamedTuple):
     full_bits: float = 32  # of one number of Δ
     scaled: bool = True  # False for numbers without a scale of their own, such as signs
 
-    def dense(self, leaves: tuple[int, ...]) -> Size:
+    def dense(self, leaves: Leaves) -> Size:
         """Returns the size of all numbers with all their bits; `leaves`: numbers in each leaf of Δ."""
         return Size(sum(leaves), self.full_bits, full_bits=self.full_bits)
 
@@ -92,7 +93,7 @@ class Upload(Part):
         """Returns the received update and the client's next row; the default is that of `apply` without a row."""
         return self.apply(delta, sent), row
 
-    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+    def feedback_scale(self, leaves: Leaves) -> float:
         """Returns the factor that makes a contraction of the transformation, for `error_feedback`.
 
         Args:
@@ -112,7 +113,7 @@ class Upload(Part):
         """
         raise NotImplementedError(f"the upload {self.name} has neither apply(delta, sent) nor update(delta, row, sent)")
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         """Returns the size of the transformed update.
 
         Args:
@@ -122,7 +123,7 @@ class Upload(Part):
         """
         return size
 
-    def check(self, leaves: tuple[int, ...]) -> None:
+    def check(self, leaves: Leaves) -> None:
         """Raises `ValueError` for options that do not fit Δ; `leaves`: numbers in each leaf of it."""
 
 
@@ -162,7 +163,7 @@ class transformation(Upload):
     def update(self, delta: Tree, row: Tree, sent: Sent) -> tuple[Tree, Tree]:
         return self.transform.update(delta, row, None)
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         if size != size.dense(leaves):
             raise UserError(
                 "Client: the size of an update cannot be known after an Optax transformation of a compressed one; "
@@ -170,7 +171,7 @@ class transformation(Upload):
             )
         return size
 
-    def check(self, leaves: tuple[int, ...]) -> None:
+    def check(self, leaves: Leaves) -> None:
         state = jax.eval_shape(self.transform.init, [jnp.zeros(1)])
         if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)):
             raise UserError(
@@ -220,7 +221,7 @@ class chain(Upload):
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
         """References of all parts."""
-        return tuple(key for name in self.order for key in self.parts[name].references)
+        return tuple(key for part in self.in_order for key in part.references)
 
     def __repr__(self) -> str:
         parts = ((name, self.parts[name]) for name in self.order)
@@ -233,11 +234,11 @@ class chain(Upload):
     @property
     def reads_run(self) -> bool:  # type: ignore[override]
         """Whether a part does."""
-        return any(part.reads_run for part in self.parts.values())
+        return any(part.reads_run for part in self.in_order)
 
     @property
     def remembers(self) -> bool:
-        return any(part.remembers for part in self.parts.values())
+        return any(part.remembers for part in self.in_order)
 
     def init(self, params: Tree) -> Tree:
         return {name: self.parts[name].init(params) for name in self.order}
@@ -249,18 +250,17 @@ class chain(Upload):
             delta, after[name] = self.parts[name].update(delta, row[name], one)
         return delta, after
 
-    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
-        return math.prod(self.parts[name].feedback_scale(leaves) for name in self.order)
+    def feedback_scale(self, leaves: Leaves) -> float:
+        return math.prod(part.feedback_scale(leaves) for part in self.in_order)
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
-        for name in self.order:
-            part = self.parts[name]
+    def size(self, size: Size, leaves: Leaves) -> Size:
+        for part in self.in_order:
             size = checked_size(part, size.dense(leaves) if part.remembers else size, leaves)
         return size
 
-    def check(self, leaves: tuple[int, ...]) -> None:
-        for name in self.order:
-            self.parts[name].check(leaves)
+    def check(self, leaves: Leaves) -> None:
+        for part in self.in_order:
+            part.check(leaves)
 
 
 def as_upload(given: Any) -> Upload:
@@ -294,9 +294,9 @@ def received_size(upload: Upload | None, leaves: list[Any]) -> int:
     return checked_size(upload, Size(sum(counts), each, full_bits=each), counts).bytes
 
 
-def checked_size(upload: Upload, size: Size, leaves: tuple[int, ...]) -> Size:
+def checked_size(upload: Upload, size: Size, leaves: Leaves) -> Size:
     """Returns the size of a transformed update; raises `ValueError` unless it is one, see `Upload.size`."""
-    found: Any = upload.size(size, leaves)
+    found = upload.size(size, leaves)
     if not isinstance(found, Size) or not all(0 <= part < math.inf for part in found):
         raise UserError(
             f"the upload {upload.name}: size(size, leaves) must return size or size._replace(...), with numbers of at "

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client.upload.contract import Sent, Size, Tree, Upload, as_upload
+from jaxafl.client.upload.contract import Leaves, Sent, Size, Tree, Upload, as_upload
 from jaxafl.options import UserError
 
 
@@ -45,7 +45,7 @@ class error_feedback(Upload):
         super().__post_init__()
 
     def init(self, params: Tree) -> Tree:
-        return jax.tree.map(jnp.zeros_like, params), self.compressor.init(params)
+        return optax.tree.zeros_like(params), self.compressor.init(params)
 
     def update(self, delta: Tree, row: Tree, sent: Sent) -> tuple[Tree, Tree]:
         error, inner = row
@@ -54,15 +54,15 @@ class error_feedback(Upload):
         scale = self.compressor.feedback_scale(tuple(leaf.size for leaf in jax.tree.leaves(delta)))
         if scale != 1:
             received = jax.tree.map(lambda leaf: scale * leaf, received)
-        return received, (jax.tree.map(jnp.subtract, whole, received), inner)
+        return received, (optax.tree.sub(whole, received), inner)
 
-    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+    def feedback_scale(self, leaves: Leaves) -> float:
         raise UserError("error_feedback: its compressor is error_feedback; write error_feedback(compressor) once")
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         return self.compressor.size(size, leaves)
 
-    def check(self, leaves: tuple[int, ...]) -> None:
+    def check(self, leaves: Leaves) -> None:
         as_upload(self.compressor)
         self.compressor.check(leaves)
         self.compressor.feedback_scale(leaves)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client.upload.contract import Array, Sent, Size, Upload, VectorUpload
+from jaxafl.client.upload.contract import Array, Leaves, Sent, Size, Upload, VectorUpload
 from jaxafl.device.keys import drawing_key
 from jaxafl.options import Number, UserError, number
 
@@ -37,7 +37,7 @@ class clip_by_global_norm(Upload):
         factor = jnp.where(norm > self.max_norm, self.max_norm / jnp.where(norm > 0, norm, 1), 1)
         return jax.tree.map(lambda leaf: leaf * factor.astype(leaf.dtype), delta)
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         return size if size.scaled else size._replace(extra=size.extra + 32, scaled=True)  # the factor
 
 
@@ -61,11 +61,11 @@ class add_noise(VectorUpload):
     def of_vector(self, v: Array, sent: Sent) -> Array:
         return v + self.std * jax.random.normal(drawing_key(sent.key), v.shape, v.dtype)
 
-    def feedback_scale(self, leaves: tuple[int, ...]) -> float:
+    def feedback_scale(self, leaves: Leaves) -> float:
         raise UserError(
             "error_feedback: add_noise would be taken back by the client's next update; add the noise after it, "
             "chain(error_feedback(...), add_noise(...))"
         )
 
-    def size(self, size: Size, leaves: tuple[int, ...]) -> Size:
+    def size(self, size: Size, leaves: Leaves) -> Size:
         return size.dense(leaves)

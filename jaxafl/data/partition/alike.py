@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, cut, parts, require_samples, rows_of_each
+from jaxafl.data.partition.base import Partition, Rng, Users, cut, parts, require_samples, rows_of_each
 from jaxafl.options import UserError, number, static
 
 
@@ -23,7 +23,7 @@ class by_user(Partition):
 
     clients: int | None = static(default=None)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Returns the rows of each client in their original order; see `Partition.split`."""
         if users is None:
             raise UserError("by_user: the dataset has no users; expected one per sample. Use iid or dirichlet")
@@ -48,7 +48,7 @@ class iid(Partition):
 
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Returns the rows of each client; see `Partition.split`."""
         require_samples("iid", self.clients, len(labels))
         return cut(rng.permutation(len(labels)), parts(len(labels), self.clients))
@@ -75,7 +75,7 @@ class iid_shared(Partition):
     clients: int = static()
     samples: int | None = static(default=None)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Returns one array of rows for all clients; see `Partition.split`."""
         size = len(labels) if self.samples is None else self.samples
         require_samples("iid_shared", 1, len(labels), size)
@@ -103,7 +103,7 @@ class lognormal_sizes(Partition):
     sigma: float = number(default=1.0, least=0)
     min_size: int = static(default=1)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Returns the rows of each client; see `Partition.split`."""
         require_samples("lognormal_sizes", self.clients, len(labels), self.min_size)
         rest = len(labels) - self.clients * self.min_size

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
 from jaxafl.options import Part, UserError, bounds_of, check_options, options_of
+
+Rng: TypeAlias = np.random.Generator
+Users: TypeAlias = np.ndarray | None  # the user of each sample, if the dataset has users
 
 
 class Partition(Part):
@@ -23,7 +27,7 @@ class Partition(Part):
             if getattr(self, field.name) is not None and "bounds" in field.metadata and not bounds_of(field).static:
                 object.__setattr__(self, field.name, float(getattr(self, field.name)))
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> Sequence[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> Sequence[np.ndarray]:
         """Returns the rows of each client's samples.
 
         Args:
@@ -73,7 +77,7 @@ def parts(total: int, count: int) -> np.ndarray:
     return total // count + (np.arange(count) < total % count)
 
 
-def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: Rng) -> list[np.ndarray]:
     """Shuffles the rows of each client in place; client k holds `sizes[k]` consecutive rows."""
     found = cut(rows, sizes)
     for part in found:
@@ -81,9 +85,7 @@ def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> l
     return found
 
 
-def dealt(
-    pieces: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], sizes: np.ndarray, rng: np.random.Generator
-) -> list[np.ndarray]:
+def dealt(pieces: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], sizes: np.ndarray, rng: Rng) -> list[np.ndarray]:
     """Distributes the rows of all pieces, and returns the rows of each client, shuffled.
 
     Args:
@@ -100,7 +102,7 @@ def dealt(
     return shuffled(index, sizes, rng)
 
 
-def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
     """Draws class mixes `[N, C]` of the clients from Dir(alpha · p) with p the class proportions of the data.
 
     Args:
@@ -112,9 +114,7 @@ def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: np.rand
     return rng.dirichlet(alpha * counts / counts.sum(), size=clients)
 
 
-def deal(
-    labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: np.random.Generator
-) -> list[np.ndarray]:
+def deal(labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: Rng) -> list[np.ndarray]:
     """Deals each client a number of samples with classes drawn from its mix, no sample twice.
 
     Clients are served in random order. An exhausted class is removed from the mix, and the rest is renormalised. If
@@ -139,7 +139,7 @@ def deal(
     return take(labels, quotas, rng)
 
 
-def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def take(labels: np.ndarray, quotas: np.ndarray, rng: Rng) -> list[np.ndarray]:
     """Draws rows of each client, no sample twice: `quotas[k, c]` of the class that is c-th in sorted order."""
     clients = np.arange(len(quotas))
     pieces = (
@@ -149,7 +149,7 @@ def take(labels: np.ndarray, quotas: np.ndarray, rng: np.random.Generator) -> li
     return dealt(pieces, quotas.sum(1), rng)
 
 
-def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _draw(size: int, mix: np.ndarray, remaining: np.ndarray, rng: Rng) -> np.ndarray:
     """Draws the number of samples of each class, int `[C]`, from the mix without replacement.
 
     Multinomial draws are cut to the remaining samples, and what was cut is drawn again. The distribution equals that of

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, cut, deal, dirichlet_mixes, require_samples, take
+from jaxafl.data.partition.base import Partition, Rng, Users, cut, deal, dirichlet_mixes, require_samples, take
 from jaxafl.data.targets import class_counts
 from jaxafl.options import UserError, check_whole, number, static
 
@@ -54,7 +54,7 @@ class sizes(Partition):
                 f"sizes: classes={self.classes} is invalid; expected no alpha, and at most {min(self.sizes)}"
             )
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         require_samples("sizes", 1, len(labels), sum(self.sizes))
         if self.alpha is not None:
@@ -65,7 +65,7 @@ class sizes(Partition):
             return take(labels, self._quotas(self.classes, class_counts("sizes", labels), rng), rng)
         return cut(rng.permutation(len(labels)), np.array(self.sizes))
 
-    def _quotas(self, classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _quotas(self, classes: int, counts: np.ndarray, rng: Rng) -> np.ndarray:
         """Draws the samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
         for _ in range(_MAX_DRAWS):
             if (quotas := _try_quotas(self.sizes, classes, counts, rng)) is not None:
@@ -77,21 +77,20 @@ class sizes(Partition):
     @property
     def description(self) -> Mapping[str, str | int | float]:
         """Name, abbreviated sizes and skew, for result files."""
-        skew: dict[str, str | int | float] = {"partition_labels": "iid"}
-        if self.alpha is not None:
-            skew = {"partition_labels": "dirichlet", "partition_alpha": self.alpha}
-        if self.classes is not None:
-            skew = {"partition_labels": "classes", "partition_classes": self.classes}
-        return {
+        said: dict[str, str | int | float] = {
             "partition": "sizes",
             "partition_clients": len(self.sizes),
             "partition_samples": sum(self.sizes),
             "partition_sizes": _written(self.sizes),
-            **skew,
         }
+        if self.alpha is not None:
+            return said | {"partition_labels": "dirichlet", "partition_alpha": self.alpha}
+        if self.classes is not None:
+            return said | {"partition_labels": "classes", "partition_classes": self.classes}
+        return said | {"partition_labels": "iid"}
 
 
-def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: Rng) -> np.ndarray | None:
     """Draws the samples of each client and class once; `None` if a client's classes hold too few samples."""
     quotas = np.zeros((len(sizes), len(counts)), np.int64)
     remaining = counts.copy()

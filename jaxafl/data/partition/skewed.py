@@ -6,6 +6,8 @@ import numpy as np
 
 from jaxafl.data.partition.base import (
     Partition,
+    Rng,
+    Users,
     cut,
     deal,
     dealt,
@@ -50,7 +52,7 @@ class dirichlet(Partition):
     clients: int = static()
     min_size: int = static(default=0, least=0)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet", self.clients, len(labels), self.min_size)
         counts = class_counts("dirichlet", labels)
@@ -64,7 +66,7 @@ class dirichlet(Partition):
         )
 
 
-def _dirichlet_parts(alpha: float, clients: int, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _dirichlet_parts(alpha: float, clients: int, counts: np.ndarray, rng: Rng) -> np.ndarray:
     """Divides n_c samples of each class over N clients in proportions from Dir(α, ..., α), int32 [N, C]."""
     shares = rng.dirichlet(np.full(clients, alpha), len(counts))
     ends = np.minimum(np.floor(np.cumsum(shares, axis=1).T * counts), counts)  # a sum may be just above 1
@@ -100,7 +102,7 @@ class dirichlet_equal(Partition):
     alpha: float = number(above=0)
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         require_samples("dirichlet_equal", self.clients, len(labels))
         counts = class_counts("dirichlet_equal", labels)
@@ -132,7 +134,7 @@ class shards(Partition):
     per_client: int = static()
     clients: int = static()
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         if labels.ndim != 1:  # numbers have an order, as classes do
             require_classes("shards", labels)
@@ -172,7 +174,7 @@ class classes_per_client(Partition):
     clients: int = static()
     alpha: float | None = number(default=None, above=0)
 
-    def split(self, labels: np.ndarray, users: np.ndarray | None, rng: np.random.Generator) -> list[np.ndarray]:
+    def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Rows of each client; see `Partition.split`."""
         counts = class_counts("classes_per_client", labels)
         pieces = []
@@ -186,7 +188,7 @@ class classes_per_client(Partition):
             sizes[holders] += taken
         return dealt(pieces, sizes, rng)
 
-    def _assign(self, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _assign(self, counts: np.ndarray, rng: Rng) -> np.ndarray:
         """Assigns classes to clients, bool `[N, C]`: k per client, with as equal numbers of clients as possible.
 
         A class has at most one client per sample. Each client takes the k classes with most places left, with ties

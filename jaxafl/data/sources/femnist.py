@@ -97,7 +97,7 @@ def _from_directory(folder: pathlib.Path, wanted: str) -> tuple[dict[str, np.nda
 def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> np.ndarray:
     """Returns indices into `users` with training samples: first `first`, then by decreasing size, then by name."""
     counts = np.bincount(arrays["user_train"], minlength=len(arrays["users"]))
-    rank = np.array([first.index(user) if user in first else len(first) for user in arrays["users"].tolist()])
+    rank = np.array([[*first, user].index(user) for user in arrays["users"].tolist()])
     order = np.lexsort((arrays["users"], -counts, rank))
     return order[counts[order] > 0]
 

@@ -163,8 +163,7 @@ def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Datas
         "truncated_training_samples": int(tokens.truncated[: len(y)].sum()),
         "truncated_test_samples": int(tokens.truncated[len(y) :].sum()),
     }
-    halves = {name: np.split(array, [len(y)]) for name, array in tokens.arrays.items()}
-    x, x_test = ({name: parts[half] for name, parts in halves.items()} for half in (0, 1))
+    x, x_test = tokens.split([len(y)])
     return Dataset(task.name, x, y, x_test, y_test, 2, _TOKENS, None, source, ("wang2019glue", task.reference))
 
 

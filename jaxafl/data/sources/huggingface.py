@@ -171,10 +171,8 @@ def _samples(
         loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
         texts = [text for part in splits for text in zip(*(part[column] for column in columns), strict=True)]
         tokens = tokenise(loaded, texts, max_length)
-        parts = {key: np.split(array, stops) for key, array in tokens.arrays.items()}
-        found = [{key: arrays[place] for key, arrays in parts.items()} for place in range(len(splits))]
         said = {"vocabulary": loaded.get_vocab_size(), "truncated": int(tokens.truncated.sum())}
-        return found, said, Preprocessing(as_integers, None, "tokens")
+        return tokens.split(stops), said, Preprocessing(as_integers, None, "tokens")
     if len(columns) > 1:
         raise UserError(f"{name}: only texts can come from two columns")
     every = itertools.chain.from_iterable(part[columns[0]] for part in splits)

@@ -9,7 +9,7 @@ from typing import IO, NamedTuple, cast
 
 import numpy as np
 
-from jaxafl.data.dataset import Dataset, Source
+from jaxafl.data.dataset import Dataset
 from jaxafl.data.preprocessing import crop_and_flip, normalise
 from jaxafl.options import check_choice, check_flag, named
 from jaxafl.readers.archive import SHA256, check_sha256, damaged, read_idx
@@ -196,7 +196,7 @@ def _load(source: _Source, data_dir: Directory, augment: bool = False) -> Datase
             arrays += [x[order], y[order]]
     scale = normalise(255.0, source.mean, source.std, augment=crop_and_flip() if augment else None)
     x, y, x_test, y_test = arrays
-    said: Source = {"source": route}
+    said = {"source": route}
     return Dataset(name, x, y, x_test, y_test, source.classes, scale, None, said, (source.reference,))
 
 

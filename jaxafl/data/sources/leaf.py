@@ -61,11 +61,10 @@ def from_leaf(
     if convert is None and all((one == np.round(one)).all() for one in (y, y_test)):
         y, y_test = y.astype(int), y_test.astype(int)
     options: Any = {"num_classes": num_classes, "preprocessing": preprocessing, "name": name}
-    data = from_arrays(x, y, users, x_test=x_test, y_test=y_test, **options)
-    clients = np.searchsorted(np.unique(users), owners) if split == "sample" else np.full(len(owners), -1)
+    known = owners if split == "sample" else None
+    data = from_arrays(x, y, users, x_test=x_test, y_test=y_test, test_client_ids=known, **options)
     source: Source = {"source": "LEAF json", "files": len(train) + len(test), "split": split}
-    data = dataclasses.replace(data, description={**data.description, **source})
-    return data.owned_test(clients.astype(np.int32))
+    return dataclasses.replace(data, description={**data.description, **source})
 
 
 def _numbers(x: list[Any], y: list[Any]) -> Pair:

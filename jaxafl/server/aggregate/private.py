@@ -88,7 +88,7 @@ class private_mean(Aggregate):
         total = jnp.maximum(jnp.sum(times), 1)
         direction, restored = ravel_pytree(weighted_sum(weights * clipped, deltas))
         multiplier = jnp.asarray(self.noise_multiplier, norm.dtype)
-        if self.quantile is not None and self.count_noise is not None:
+        if self.count_noise is not None:
             multiplier /= jnp.sqrt(1 - jnp.square(multiplier / (2 * jnp.asarray(self.count_noise, norm.dtype))))
         keys = [drawing_key(jax.random.fold_in(arrivals.key, stream)) for stream in (_NOISE, _COUNT)]
         noise = jax.random.normal(keys[0], direction.shape, direction.dtype)

@@ -73,11 +73,18 @@ class trimmed_mean(Center):
         return mean_of_ranks(points, times[:, None], dropped, total - dropped), state, {}
 
 
-class _Krum(Center):
-    """Base class of means of the updates with the lowest scores.
+class krum(Center):
+    """The one of M updates with the lowest score; of equal scores the one that arrived first.
+
+    The score of an update is the sum of its M - f - 2 smallest squared distances to other updates. A step with fewer
+    than f + 3 arrivals uses one distance.
 
     Args:
         byzantine: f ≥ 0, the number of forged updates that is assumed; M ≥ 2f + 3.
+
+    References:
+        Blanchard, El Mhamdi, Guerraoui, Stainer (2017), "Machine learning with adversaries: Byzantine tolerant gradient
+        descent", NeurIPS, section 4.
     """
 
     byzantine: int = static(default=1, least=0)
@@ -104,22 +111,7 @@ class _Krum(Center):
         return share.astype(points.dtype) @ chosen / jnp.sum(share).astype(points.dtype), state, {"selected": share}
 
 
-class krum(_Krum):
-    """The one of M updates with the lowest score; of equal scores the one that arrived first.
-
-    The score of an update is the sum of its M - f - 2 smallest squared distances to other updates. A step with fewer
-    than f + 3 arrivals uses one distance.
-
-    Args:
-        byzantine: f ≥ 0, the number of forged updates that is assumed; M ≥ 2f + 3.
-
-    References:
-        Blanchard, El Mhamdi, Guerraoui, Stainer (2017), "Machine learning with adversaries: Byzantine tolerant gradient
-        descent", NeurIPS, section 4.
-    """
-
-
-class multi_krum(_Krum):
+class multi_krum(krum):
     """Mean of the m of M updates with the lowest scores; of equal scores those that arrived first.
 
     The scores are those of `krum`.

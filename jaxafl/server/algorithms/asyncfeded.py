@@ -11,7 +11,7 @@ import numpy as np
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, norm
+from jaxafl.server.contract import STARTS, Array, Arrivals, Needs, Outcome, Server, Tree, norm
 from jaxafl.server.scheduled import Rate
 
 
@@ -58,7 +58,7 @@ class asyncfeded(Server):
     distance: Literal["euclidean", "cosine"] = static(default="euclidean")
 
     requires = Delivery.REPLIES
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     references = ("wang2022asyncfeded",)
     single = True
     needs = Needs(base=True, replies=True)

@@ -11,7 +11,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone, check_gradients
-from jaxafl.server.contract import TICKS, Array, Arrivals, counts, shares
+from jaxafl.server.contract import STARTS, TICKS, Array, Arrivals, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
 from jaxafl.server.scheduled import Rate
 
@@ -101,7 +101,7 @@ class asysg(_Mean):
     learning_rate: Rate = number(default=0.1, least=0)
 
     requires = Delivery.CONTINUOUS
-    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.QUEUED
+    accepts = STARTS | Delivery.QUEUED
     references = ("lian2015",)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
@@ -123,7 +123,7 @@ class defedavg_iid(_Mean):
     """
 
     requires = Delivery.CONTINUOUS
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     references = ("wang2024defedavg",)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
@@ -146,5 +146,5 @@ class defedavg_niid(_Mean):
     """
 
     requires = Delivery.PULLED | Delivery.MULTIPLE
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     references = ("wang2024defedavg",)

@@ -51,7 +51,7 @@ class audg(_DelayedGradients):
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
         step = weighted_sum(arrivals.samples / state, arrivals.delta)  # padding has samples 0
-        return Outcome(stepped(params, self.learning_rate, step), state, {}, weights=arrivals.samples)
+        return Outcome(stepped(params, self.learning_rate, step), state, weights=arrivals.samples)
 
 
 class PSURDGState(NamedTuple):
@@ -81,10 +81,10 @@ class psurdg(_DelayedGradients):
 
     def init(self, params: Tree, samples: Array) -> PSURDGState:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        return PSURDGState(Rows.filled(nothing, samples.shape[0]), samples / jnp.sum(samples))
+        return PSURDGState(Rows.filled(nothing, len(samples)), samples / jnp.sum(samples))
 
     def update(self, params: Tree, state: PSURDGState, arrivals: Arrivals) -> Outcome:
         received = state.received.replace(arrivals.mask, arrivals.delta)
         step = received.weighted_sum(state.weights)
         after = state._replace(received=received)
-        return Outcome(stepped(params, self.learning_rate, step), after, {}, weights=arrivals.samples)
+        return Outcome(stepped(params, self.learning_rate, step), after, weights=arrivals.samples)

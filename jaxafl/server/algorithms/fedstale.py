@@ -78,14 +78,14 @@ class fedstale(Server):
         num_clients = len(counts)
         drawn = (clock.arrivals(num_clients) or num_clients) / num_clients
         given = drawn if self.participation is None else self.participation
-        table = np.broadcast_to(np.asarray(given, np.float64), (num_clients,))
+        table = np.full(num_clients, given, np.float64)
         return dataclasses.replace(self, table=table), client
 
     def init(self, params: Tree, samples: Array) -> FedStaleState:
         nothing = jax.tree.map(jnp.zeros_like, params)
         size = samples if self.weights == "samples" else jnp.ones_like(samples)
-        counts = jnp.zeros(samples.shape[0], jnp.int32)
-        table = Rows.filled(nothing, samples.shape[0])
+        counts = jnp.zeros(len(samples), jnp.int32)
+        table = Rows.filled(nothing, len(samples))
         return FedStaleState(table, nothing, size / jnp.sum(size), jnp.int32(0), counts)
 
     def update(self, params: Tree, state: FedStaleState, arrivals: Arrivals) -> Outcome:

@@ -1,4 +1,4 @@
-"""MIFA, IA²SGD, ACE and ACED: steps along the mean of the last updates of all clients."""
+"""Servers with a row per client: AREA, CA²FL, and MIFA, IA²SGD, ACE and ACED, which step along the mean of all rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone
-from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
+from jaxafl.server.contract import STARTS, TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
 from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
 
@@ -46,7 +46,7 @@ class _Incremental(Server):
 
     def init(self, params: Tree, samples: Array) -> TableState:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        number_of_clients = samples.shape[0]
+        number_of_clients = len(samples)
         return TableState(Rows.filled(nothing, number_of_clients), nothing, jnp.full(number_of_clients, -1, jnp.int32))
 
     def update(self, params: Tree, state: TableState, arrivals: Arrivals) -> Outcome:
@@ -81,7 +81,7 @@ class mifa(_Incremental):
 
     wait: bool = static(default=True)
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | TICKS
+    accepts = STARTS | Delivery.MULTIPLE | TICKS
     references = ("gu2021",)
     needs = Needs(client_rows=1, empty_steps=True)
 
@@ -176,3 +176,70 @@ class aced(ace):
         active = arrivals.step - state.stamp <= oldest
         total = jnp.maximum(jnp.sum(active), 1)
         return state.table.weighted_sum((active / total).astype(arrivals.loss.dtype))
+
+
+class area(Server):
+    """AREA: x ← x + (1/N) Σ_{i arrived} (x_i - y_i), then y_i ← x_i, with y_i = x_0 at first.
+
+    y_i is the last model that client i sent, so x is the mean of all y. A fast client replaces its share instead of
+    adding to it, so unequal speeds do not bias the model. The paper's server steps at exponential times:
+    `free_running(concurrency=N, period=P, windows="poisson")`. Other arrivals are our extension. Keeps one model per
+    client. Checked against the code of APPFL.
+
+    References:
+        Iakovidou and Kim, "Asynchronous federated stochastic optimization for heterogeneous objectives under arbitrary
+        delays", 2024.
+    """
+
+    accepts = STARTS | Delivery.MULTIPLE
+    references = ("iakovidou2024",)
+    needs = Needs(base=True, client_rows=1)
+
+    def init(self, params: Tree, samples: Array) -> Rows:
+        return Rows.filled(params, len(samples))
+
+    def update(self, params: Tree, state: Rows, arrivals: Arrivals) -> Outcome:
+        entered = enter(state, arrivals, jax.tree.map(jnp.add, arrivals.base, arrivals.delta))
+        return Outcome(stepped(params, 1 / state.count, entered.change()), entered.table)
+
+
+class CA2FLState(NamedTuple):
+    """Cached updates and their mean."""
+
+    cache: Rows  # h_i, the last update of client i, 0 before the first
+    mean: Tree  # h̄ = (1/N) Σ h_i, shaped like the parameters
+
+
+class ca2fl(Server):
+    """CA²FL: cached update calibration, in which a cached update replaces that of each client that does not arrive.
+
+    h_i = 0 at first. On arrival D ← D + Δ_i - h_i, then h_i ← Δ_i. At M arrivals v = h̄ + D/M with h̄ = (1/N) Σ h_i
+    from BEFORE this buffer; x ← x + η v; then h̄ is refreshed and D = 0. Taken literally, a client that arrives twice
+    in one buffer contributes only its last Δ. Keeps one row of parameters per client. Δ is measured against x_s.
+
+    Args:
+        learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
+
+    References:
+        Wang et al., "Tackling the data heterogeneity in asynchronous federated learning with cached update
+        calibration", ICLR 2024.
+    """
+
+    learning_rate: Rate = number(default=1.0, least=0)
+
+    accepts = STARTS | Delivery.MULTIPLE
+    buffer = 10
+    references = ("wang2024ca2fl",)
+    needs = Needs(client_rows=1)
+
+    def init(self, params: Tree, samples: Array) -> CA2FLState:
+        nothing = jax.tree.map(jnp.zeros_like, params)
+        return CA2FLState(Rows.filled(nothing, len(samples)), nothing)
+
+    def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:
+        entered = enter(state.cache, arrivals, arrivals.delta)
+        change = entered.change()
+        size = jnp.maximum(jnp.sum(counts(arrivals)), 1)
+        step = jax.tree.map(lambda h, d: h + d / size.astype(d.dtype), state.mean, change)
+        mean = jax.tree.map(lambda h, d: h + d / state.cache.count, state.mean, change)
+        return Outcome(stepped(params, self.learning_rate, step), CA2FLState(entered.table, mean))

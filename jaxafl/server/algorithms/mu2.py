@@ -10,11 +10,11 @@ from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import Client
 from jaxafl.client.correction import storm
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import Clock
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.aggregate.contract import mean_of_ranks
 from jaxafl.server.algorithms.checks import check_gradients
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import STARTS, Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
 
 _ROUNDS = 3  # of Weiszfeld's iteration, as in the authors' code
@@ -53,7 +53,7 @@ class mu2(Server):
     mix: Number = number(default=0.1, least=0, most=1)
     center: Literal["median", "geometric_median"] = static(default="median", kw_only=True)
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     references = ("dahan2024",)
     needs = Needs(client_rows=1)
     single = True
@@ -66,7 +66,7 @@ class mu2(Server):
         check_gradients(self.name, client, full_batch=False)
 
     def init(self, params: Tree, samples: Array) -> Mu2State:
-        clients = samples.shape[0]
+        clients = len(samples)
         momenta = jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
         return Mu2State(params, momenta, jnp.zeros(clients, jnp.result_type(float)))
 

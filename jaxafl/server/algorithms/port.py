@@ -11,7 +11,7 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.rows import squares
 from jaxafl.options import Number, number
-from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, counts, norm, stepped
+from jaxafl.server.contract import STARTS, Array, Arrivals, Outcome, Server, Tree, counts, norm, stepped
 
 
 class port(Server):
@@ -36,7 +36,7 @@ class port(Server):
     staleness_weight: Number = number(default=3.0, above=0)
     staleness_bound: Number = number(default=10.0, above=0)
 
-    accepts = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE
+    accepts = STARTS | Delivery.MULTIPLE
     buffer = 15
     references = ("su2022",)
     meanings: ClassVar[dict[str, str]] = {"cosine": "similarity of an update and the server's last step, in [-1, 1]"}

@@ -63,7 +63,7 @@ class throttle(Server):
             raise ValueError(f"throttle: beyond={self.beyond!r} needs a radius around a: give first_radius=τ")
 
     def init(self, params: Tree, samples: Array) -> THROTTLEState:
-        nothing = jax.tree.map(jnp.zeros_like, params)
+        nothing = optax.tree.zeros_like(params)
         return THROTTLEState(jnp.zeros(len(samples), jnp.int32), nothing, nothing)
 
     def update(self, params: Tree, state: THROTTLEState, arrivals: Arrivals) -> Outcome:
@@ -74,7 +74,7 @@ class throttle(Server):
         is_first = times == 0
         near = delta
         if self.first_radius is not None:
-            apart = jax.tree.map(jnp.subtract, delta, state.side)
+            apart = optax.tree.sub(delta, state.side)
             if self.beyond == "truncate":
                 within = norm(apart) <= self.first_radius
                 apart = jax.tree.map(lambda leaf: jnp.where(within, leaf, 0), apart)
