@@ -36,7 +36,7 @@ def test_the_closest_name_is_offered(given: str, known: list[str], meant: str | 
         (lambda sim: afl.sweep(sim, {"clock.buffr": [1]}, 2), "buffer"),
         (lambda sim: afl.compare({"fast": sim}, 1, {"fasst": 2}), "fast"),
         (lambda sim: afl.Simulation(sim.data, sim.model, sim.client, sim.server, clok=sim.clock), "clock"),
-        (lambda sim: afl.Simulation(sim.data, sim.model, sim.client, "fedbuf", sim.clock), "fedbuff"),
+        (lambda sim: afl.Simulation(sim.data, sim.model, sim.client, "fedbuf", sim.clock), r"fedbuff\(\)"),
         (lambda sim: afl.clock.free_running(concurency=3), "concurrency"),
         (lambda sim: afl.Client(lr=0.1), "learning_rate"),
         (lambda sim: afl.data.dirichlet(alhpa=0.1), "alpha"),
