@@ -199,4 +199,4 @@ class fedopt(Discounting, Optimised, init=False):
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         made = isinstance(self.optimizer, MadeOptimizer)
-        return self.make_optimizer(**({} if made else {"learning_rate": self.learning_rate}))
+        return self.make_optimizer(**({} if made else {"learning_rate": rate}))

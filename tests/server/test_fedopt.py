@@ -131,3 +131,10 @@ def test_the_servers_rate_is_the_one_that_was_applied_or_is_not_said(optimizer: 
     else:
         with pytest.raises(UserError, match="rate η of this server's step is not known"):
             sim.run(4, diagnostics="asynchronous_error")
+
+
+@pytest.mark.parametrize("one", [server.fedbuff(1.0), server.fedopt(optax.sgd, 1.0)])
+def test_a_rate_that_depends_on_arrivals_is_applied(one: Any) -> None:
+    rule = one.optimizer_of(0.5)
+    step, _ = rule.update(2.0, rule.init(0.0))
+    assert float(step) == -1.0

@@ -82,7 +82,7 @@ class fedbuff(Discounting):
         return total if self.reduce == "mean" else total / jnp.maximum(jnp.sum(times), 1)
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
-        return optax.sgd(self.learning_rate, self.momentum)
+        return optax.sgd(rate, self.momentum)
 
 
 class asysg(_Mean):
