@@ -15,7 +15,7 @@ from jaxafl.models import Batch
 KEY = jax.random.key(0)
 TOKENS = np.random.default_rng(0).integers(0, 11, (3, 7)).astype(np.int32)
 BATCH = Batch(jnp.asarray(TOKENS), jnp.asarray(np.roll(TOKENS, -1, 1)), jnp.ones(3, bool))
-FORMS = [("rms", "rotary"), ("layer", "learned")]
+FORMS = [("rms", "rotary"), pytest.param("layer", "learned", marks=pytest.mark.slow)]
 
 
 @functools.cache
