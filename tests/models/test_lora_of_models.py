@@ -40,7 +40,13 @@ def of_torch():
         (of_functions, X, None, [5, 4, 4, 3]),
         (lambda: afl.models.from_nnx(lambda rngs: nnx.Linear(5, 3, rngs=rngs)), X, None, [5, 3]),
         pytest.param(of_torch, X, None, [5, 3], marks=[pytest.mark.extras, pytest.mark.slow]),
-        (afl.models.cnn_small, np.ones((2, 28, 28, 1), np.float32), lambda path: path == "Conv_1/kernel", [250, 20]),
+        pytest.param(
+            afl.models.cnn_small,
+            np.ones((2, 28, 28, 1), np.float32),
+            lambda path: path == "Conv_1/kernel",
+            [250, 20],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_it_starts_as_the_model_and_then_computes_with_the_sum(make, x, where, sizes):
