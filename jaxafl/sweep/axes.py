@@ -60,7 +60,7 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
     found = [Axis("simulation", ("simulation",), [(one,) for one in simulations], names)] if simulations else []
     paths: list[str] = []
     for key, column in axes.items():
-        axis = _axis(key, column, (simulations or [simulation])[0])
+        axis = _axis(key, column)
         if axis.name == "together" and (more := sum(other.name.startswith("together") for other in found)):
             axis = axis._replace(name=f"together_{more + 1}")
         for path in axis.paths:
@@ -72,7 +72,7 @@ def axes_of(simulation: Any, axes: Any) -> tuple[Simulation, list[Axis]]:
     return simulations[0] if simulations else simulation, found
 
 
-def _axis(key: Any, column: Any, simulation: Simulation) -> Axis:
+def _axis(key: Any, column: Any) -> Axis:
     together = isinstance(key, tuple)
     paths = tuple(map(str, key)) if together else (str(key),)
     name = getattr(key, "name", "together") if together else paths[0]

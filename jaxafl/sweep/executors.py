@@ -39,7 +39,7 @@ _PATIENCE = 10  # seconds to wait for a scheduler
 _GENERAL = ("name", "nodes", "tasks_per_node", "cpus_per_task", "gpus_per_node", "mem_gb", "timeout_min")
 
 
-def check_executor(executor: Any, folder: Any, devices: Any) -> None:
+def check_executor(folder: Any, devices: Any) -> None:
     """Raises `ValueError` for an executor that has no folder, or whose devices are given."""
     if folder is None:
         raise UserError("sweep(executor=...) needs a folder=..., which all workers see and leave their results in")

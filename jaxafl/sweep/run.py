@@ -144,7 +144,7 @@ def sweep(
     limits = limits_of("sweep", until)
     chosen = devices_of(devices)
     if executor is not None:
-        check_executor(executor, folder, devices)
+        check_executor(folder, devices)
     share = _checked(part, folder)
     speed = Speed(lanes, chunk, deterministic, tuple(chosen))
     watchers = Labelled([*check_callbacks(callbacks), *limits.stops], **getattr(callbacks, "labels", {}))
