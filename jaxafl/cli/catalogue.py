@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import textwrap
-import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ import optax
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
 from jaxafl.data import partition
-from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, types_of
+from jaxafl.options import Bounds, Part, UserError, bounds_of, choices_of, did_you_mean, members_of, types_of
 from jaxafl.options.checks import MOST
 from jaxafl.server import Needs, aggregate
 
@@ -149,17 +148,6 @@ def describe(call: Any) -> Constructor:
             options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
     return Constructor(call.__name__, call, summary, tuple(options), tuple(sorted(getattr(call, "clocks", ()))))
-
-
-def members_of(hint: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or the single type."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
-def choices_of(hint: Any) -> list[Any]:
-    """Returns the values of the `Literal` types in a union."""
-    literals = [one for one in members_of(hint) if typing.get_origin(one) is typing.Literal]
-    return [value for one in literals for value in typing.get_args(one)]
 
 
 def parts_of(hint: Any) -> tuple[type, ...]:

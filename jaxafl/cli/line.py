@@ -20,7 +20,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
-from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, choices_of, find, imported, offered
+from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, imported, offered
 from jaxafl.cli.expressions import NONE, read
 from jaxafl.client import Client
 from jaxafl.client.attack import Attack
@@ -28,7 +28,7 @@ from jaxafl.client.correction import storm
 from jaxafl.clock import uniform
 from jaxafl.data import Dataset
 from jaxafl.models.model import Precision
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError, choices_of, shown
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
 

@@ -11,9 +11,8 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.correction.contract import LocalRun, Tree
-from jaxafl.client.examples import gradients_of_examples, takes_examples
 from jaxafl.client.memory import filled, shared_of
-from jaxafl.client.optimizer import objective_arguments, optimizer_step
+from jaxafl.client.optimizer import objective_arguments, optimizer_step, takes_examples
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.device.keys import Key, jax_key, pack, per_client, renewed, threefry, unpack
 from jaxafl.device.user_code import like_given, traced_method
@@ -52,16 +51,6 @@ class Lane(NamedTuple):
     memory: Any = None  # `Memory`, the client's row at the start of the run, if clients keep one
     shared: Tree = None  # for a correction, of the version that the run began with
     rate_sum: Array | None = None  # for a correction, the learning rates of all local steps so far
-
-
-class Draw(NamedTuple):
-    """Random draws of a local step."""
-
-    positions: Array  # int32 [B], positions among the client's samples
-    mask: Array  # bool [B], False for padding
-    total: Array  # int32, samples in the mini-batch without padding
-    data_keys: Array  # [B], keys for data augmentation
-    model_key: Array  # key of the model, e.g. for dropout
 
 
 def local_run(client: Client, lane: Lane) -> LocalRun:
@@ -106,47 +95,26 @@ def begin(
         run=run,
         step=jnp.int32(0),
         loss=zero,
-        timing=None if client.rate_schedule is None else _as_scalars(timing),
+        timing=None,
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
         memory=memory,
         shared=shared,
         rate_sum=None if client.correction is None else zero,
     )
+    if client.rate_schedule is not None:  # as int32 and float scalars
+        kinds = (jnp.result_type(type(usual)) for usual in Timing())
+        lane = lane._replace(timing=Timing(*map(jnp.asarray, timing, kinds)))
     if client.reset == "never":
-        state = _with_keys(unpack(memory.optimizer), lane)
-        return lane._replace(optimizer_state=state, memory=memory._replace(optimizer=()))  # no second copy
-    return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
-
-
-def _as_scalars(timing: Timing) -> Timing:
-    """Returns int32 and float scalars."""
-    return jax.tree.map(lambda value, usual: jnp.asarray(value, jnp.result_type(type(usual))), timing, Timing())
-
-
-def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
-    """Initialises an optimiser's state at the current step of a run, with PRNG keys derived from run and step."""
-    return _with_keys(optimizer.init(params), lane)
+        state = unpack(memory.optimizer)
+        lane = lane._replace(memory=memory._replace(optimizer=()))  # no second copy
+    else:
+        state = client.of(who).make_optimizer().init(params)
+    return lane._replace(optimizer_state=_with_keys(state, lane))
 
 
 def _with_keys(state: Tree, lane: Lane) -> Tree:
+    """Returns an optimiser's state, packed, with PRNG keys of the run and its current step."""
     return pack(renewed(state, threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
-
-
-def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: int) -> Draw:
-    """Draws samples `first` .. `first + width - 1` of the mini-batch of a run's next local step.
-
-    Args:
-        client: options of local training.
-        count: int32, sample count n_i of the client.
-        lane: state of the run.
-        first, width: range of samples; the complete mini-batch if it fits into one gradient evaluation.
-    """
-    positions, total = batches.positions(client, count, client.of(lane.client).size_of_batch(count), lane)
-    ranks = first + jnp.arange(width, dtype=jnp.int32)
-    where, mask = positions(ranks)
-    data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
-    model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
-    return Draw(where, mask, total, data_keys, model_key)
 
 
 def local_step(
@@ -156,7 +124,6 @@ def local_step(
     micro_batch: int,
     count: Array,
     lane: Lane,
-    drawn: Draw | None = None,
 ) -> Lane:
     """Executes one local step of one run.
 
@@ -167,22 +134,25 @@ def local_step(
         micro_batch: samples per gradient evaluation.
         count: int32, sample count n_i of the client.
         lane: state of the run.
-        drawn: draws for the complete mini-batch, if known in advance.
     """
     client = client.of(lane.client)
-    private = takes_examples(unpack(lane.optimizer_state))
+    size, private = client.size_of_batch(count), takes_examples(unpack(lane.optimizer_state))
 
     def batch_of(first: Array | int, width: int) -> tuple[Batch, Array, Array]:
-        where, mask, total, data_keys, model_key = drawn or draw(client, count, lane, first, width)
+        """Draws samples `first` .. `first + width - 1` of the mini-batch; also how many it has, and a key."""
+        ranks = first + jnp.arange(width, dtype=jnp.int32)
+        where, mask, real = batches.positions(client, count, size, lane, ranks)
+        data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
+        model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
         x, y = fetch(lane.client, where, data_keys)
-        return Batch(x, y if client.attack is None else client.attack.labels(y), mask), total, model_key
+        return Batch(x, y if client.attack is None else client.attack.labels(y), mask), real, model_key
 
     def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
-        batch, total, model_key = batch_of(first, width)
+        batch, real, model_key = batch_of(first, width)
 
         def objective(params: Tree) -> tuple[Array, Tree]:
             outputs, new_state = apply(params, model_state, batch, model_key, True)
-            return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / total, new_state
+            return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / real, new_state
 
         (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
         return loss, gradient, new_state
@@ -201,7 +171,6 @@ def local_step(
             more, term, model_state = gradient_sum(index * micro_batch, params, model_state, micro_batch)
             return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
 
-        size = client.size_of_batch(count)
         zero = (jnp.zeros_like(lane.loss), optax.tree.zeros_like(params), lane.model_state)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
@@ -248,7 +217,7 @@ def local_step(
     optimizer_state = lane.optimizer_state
     if client.reset == "epoch":
         begins = lane.step % per_epoch == 0
-        optimizer_state = optax.tree.where(begins, _optimizer_state(optimizer, lane.params, lane), optimizer_state)
+        optimizer_state = optax.tree.where(begins, _with_keys(optimizer.init(lane.params), lane), optimizer_state)
 
     extra = {}
     if client.correction is None and not private:  # a correction changes the gradient, and not the objective
@@ -264,6 +233,29 @@ def local_step(
         stopping=_stopping(client, lane, loss, per_epoch),
         rate_sum=None if lane.rate_sum is None else lane.rate_sum + client.rate_at(counted, factor),
     )
+
+
+def gradients_of_examples(
+    apply: Apply, params: Tree, model_state: Tree, batch: Batch, key: Array
+) -> tuple[Array, Tree]:
+    """Computes the sum of the losses, and the gradient of each sample's loss, each leaf [B, ...]; 0 for padding.
+
+    Args:
+        apply: function of the trained model.
+        params: where.
+        model_state: its non-trainable state, which must be empty.
+        batch: the samples.
+        key: of the model, e.g. for dropout; each sample gets a key of its own.
+    """
+
+    def objective(params: Tree, x: Tree, y: Array, mask: Array, key: Array) -> Array:
+        x, y, mask = jax.tree.map(lambda leaf: leaf[None], (x, y, mask))
+        outputs, _ = apply(params, model_state, Batch(x, y, mask), key, True)
+        return jnp.sum(jnp.where(mask, outputs.loss, 0))
+
+    each = jax.vmap(jax.value_and_grad(objective), (None, 0, 0, 0, 0))
+    losses, gradients = each(params, batch.x, batch.y, batch.mask, jax.random.split(key, len(batch.mask)))
+    return jnp.sum(losses), gradients
 
 
 def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stopping | None:

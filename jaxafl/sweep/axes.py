@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
-from jaxafl.options import UserError, did_you_mean, is_static, options_of, tables_of
+from jaxafl.options import UserError, bounds_of, did_you_mean, options_of
 from jaxafl.simulation import Simulation
 
 PARTS = ("data", "model", "client", "server", "clock", "attack")
@@ -113,9 +113,6 @@ def replace_at(node: Any, path: str, value: Any, full_path: str | None = None) -
         listed = f"there are {', '.join(sorted(fields))}" if fields else f"sweep over whole ones: {{{before!r}: [...]}}"
         raise ValueError(f"no option {name!r} in the path {full_path!r}; {listed}{did_you_mean(name, fields)}")
     new = replace_at(fields[name], rest, value, full_path) if rest else value
-    for table in tables_of(node):
-        if name in getattr(node, table):
-            return dataclasses.replace(node, **{table: getattr(node, table) | {name: new}})
     return dataclasses.replace(node, **{name: new})
 
 
@@ -132,7 +129,7 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
     *parents, name = path.split(".")
     for parent in parents:
         node = _options(node)[parent]
-    return node is simulation or is_static(node, name)
+    return node is simulation or any(one.name == name and bounds_of(one).static for one in dataclasses.fields(node))
 
 
 def _numbers(path: str, column: list[Any]) -> list[Any]:

@@ -13,17 +13,16 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, ProgressHook, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, Interrupts, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
+from jaxafl.callbacks.progress import Reporter
 from jaxafl.callbacks.stopping import ends_of
 from jaxafl.clock import Schedule
 from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
-from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import Planned
 from jaxafl.engine.problem import Recording, Speed
 from jaxafl.engine.replying import Replying
@@ -233,7 +232,8 @@ class Work:
         places: Sequence[int],
         checkpoint: Checkpoint | None,
         interrupts: Interrupts,
-        progress: ProgressHook | None = None,
+        reporter: Reporter | None = None,
+        reports: dict[Any, tuple[int, int, float]] | None = None,
     ) -> list[xr.Dataset]:
         """Runs a batch and returns the results of its members.
 
@@ -241,21 +241,17 @@ class Work:
             places: indices of the members.
             checkpoint: the checkpoint of the batch, if it has one.
             interrupts: the recorded signals.
-            progress: the hook of the reporter.
+            reporter, reports: as in `Hook`.
         """
         batch = [self.members[place] for place in places]
         limited = self.limited(places[0])  # members of a batch have the same length
         watched = batch if self.callbacks else []
         runs = [one.simulation.as_run(one.seed, limited.server_steps, self.recording, one.labels) for one in watched]
-        hook = Hook(progress, self.callbacks, runs, checkpoint, interrupts)
+        hook = Hook(reporter, self.callbacks, runs, checkpoint, interrupts, reports)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
-
-        def finish(one: Member, trained: Trained) -> xr.Dataset:
-            return one.simulation.result(limited.noted(trained), one.seed)
-
-        finishes = [functools.partial(finish, one) for one in batch]
-        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finishes)
+        finish = [lambda run, one=one: one.simulation.result(limited.noted(run), one.seed) for one in batch]
+        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finish)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
         """Returns the execution of a batch before its first server step."""

@@ -14,8 +14,7 @@ import jax
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
-from jaxafl.callbacks.hooks import Labelled, ProgressHook, SharedOptions
-from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.hooks import Interrupts, Labelled, SharedOptions
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
@@ -213,7 +212,7 @@ def _run_batches(
         if found is None:
             checkpoint = kept.checkpoint(places) if kept else None
             try:
-                found = work.run(places, checkpoint, interrupts, ProgressHook(reporter, reports))
+                found = work.run(places, checkpoint, interrupts, reporter, reports)
             except BaseException as error:
                 ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
                 raise

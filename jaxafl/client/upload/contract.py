@@ -204,8 +204,8 @@ class chain(Upload):
     order: tuple[str, ...] = static()
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        if {*named} == {"parts", "order"}:  # a copy, or a rebuilt pytree
-            parts, order = named["parts"], named["order"]
+        if {"parts", "order"} <= {*named}:  # a rebuilt pytree, or a copy, perhaps with another part
+            order, parts = named.pop("order"), named.pop("parts") | named
         else:
             pairs = [(one.name, one) for one in map(as_upload, given)]
             pairs += [(name, as_upload(one)) for name, one in named.items()]
