@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -242,10 +243,9 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
     """
     if until is None:
         return None
-    spent = {name: until[name] / share for name in (*_EXACT, "seconds") if name in until}
-    spent |= {name: until[name] for name in _PRIVATE if name in until}
-    spent |= {"updates": until["updates"] // share} if "updates" in until else {}
-    return spent | {renamed(name): target for name, target in until.items() if name not in spent}
+    found = {name if name in _OTHERS else renamed(name): limit for name, limit in until.items()}
+    divide = dict.fromkeys(("time", "bytes", "seconds"), operator.truediv) | {"updates": operator.floordiv}
+    return found | {name: divide[name](until[name], share) for name in until if name in divide}
 
 
 def parsed_limits(text: str) -> dict[str, float]:

@@ -24,7 +24,6 @@ from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
 from jaxafl.data import partition
 from jaxafl.options import Bounds, Part, UserError, bounds_of, choices_of, did_you_mean, members_of, types_of
-from jaxafl.options.checks import MOST
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = "required"
@@ -173,11 +172,7 @@ def _is_written(hint: Any) -> bool:
 
 def _allowed(hint: Any, bounds: Bounds) -> str:
     """Returns values or bounds in words."""
-    limits = [
-        f"{sign} {limit:g}"
-        for sign, limit in bounds.limits().items()
-        if limit != MOST and {int, float} & {*members_of(hint)}
-    ]
+    limits = [f"{sign} {limit:g}" for sign, limit in bounds.limits().items() if {int, float} & {*members_of(hint)}]
     return ", ".join([*map(str, choices_of(hint)), *limits, *["also one per client"] * bounds.per_client])
 
 

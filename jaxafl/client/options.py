@@ -149,8 +149,8 @@ class Client(Optimised, init=False):
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
         """FedProx's reference if there is a proximal term, and those of upload and correction."""
-        parts = [part.references for part in (self.upload, self.correction) if part is not None]
-        return (*(() if self.proximal is None else ("li2020",)), *(key for part in parts for key in part))
+        own = () if self.proximal is None else ("li2020",)
+        return (*own, *getattr(self.upload, "references", ()), *getattr(self.correction, "references", ()))
 
     @property
     def remembers(self) -> bool:

@@ -22,7 +22,6 @@ import jax
 import numpy as np
 
 from jaxafl.options.checks import (
-    MOST,
     Bounds,
     are_plain,
     as_array,
@@ -52,21 +51,18 @@ def number(*, default: Any = dataclasses.MISSING, kw_only: bool = False, **bound
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(**bounds)})
 
 
-def static(
-    *, default: Any = dataclasses.MISSING, least: int = 1, most: int | None = MOST, kw_only: bool = False
-) -> Any:
+def static(*, default: Any = dataclasses.MISSING, least: int = 1, kw_only: bool = False) -> Any:
     """Declares a static option: a change of its value compiles a new program.
 
-    Its type determines the allowed values: `int` (a whole number between `least` and `most`), `bool`, `Literal` or a
-    function, and `None` with `| None`.
+    Its type determines the allowed values: `int` (a whole number of at least `least`), `bool`, `Literal` or a function,
+    and `None` with `| None`.
 
     Args:
         default: its default.
-        least, most: bounds of a whole number.
+        least: lower bound of a whole number.
         kw_only: if True, a keyword-only option.
     """
-    bounds = Bounds(static=True, least=least, most=most)
-    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": bounds})
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(static=True, least=least)})
 
 
 def recording(default: None) -> Any:
@@ -261,7 +257,7 @@ def _check_static(owner: str, name: str, value: Any, hint: Any, bounds: Bounds) 
     kinds = {typing.get_origin(one) or one for one in members_of(hint)} - {types.NoneType}
     functions, choices = collections.abc.Callable in kinds, choices_of(hint)
     if kinds == {int} or (int in kinds and choices and not isinstance(value, str)):
-        check_whole(owner, name, value, int(bounds.least or 0), None if bounds.most is None else int(bounds.most))
+        check_whole(owner, name, value, int(bounds.least or 0))
     elif choices and not (functions and callable(value)):
         also = " or a function" if functions else " or a whole number" if int in kinds else ""
         check_choice(owner, name, value, (*[None] * (types.NoneType in members_of(hint)), *choices), also)

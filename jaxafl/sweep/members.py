@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -164,7 +164,9 @@ class Work:
         for member in self.members:
             along = list(zip(self.axes, member.position, strict=True))
             values = [pair for axis, at in along for pair in zip(axis.paths, axis.rows[at], strict=True)]
-            program = *(_key(value) for path, value in values if path in static), *_form(member)
+            leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
+            form = [(np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves]
+            program = *(_key(value) for path, value in values if path in static), structure, *form
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
             noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
             found.append((program, (noise, *places)))
@@ -204,9 +206,10 @@ class Work:
         Args:
             devices: number of devices that share the batches.
         """
-        programs = _grouped(range(len(self.members)), lambda place: self.shared[place][0])
-        groups = [_grouped(group, lambda place: self.shared[place]) for group in programs]
-        return [batch for sharing in groups for batch in self._batches(sharing, devices)]
+        programs: dict[Any, dict[Any, list[int]]] = {}
+        for place, (program, schedule) in enumerate(self.shared):
+            programs.setdefault(program, {}).setdefault(schedule, []).append(place)
+        return [batch for sharing in programs.values() for batch in self._batches([*sharing.values()], devices)]
 
     def _batches(self, sharing: list[list[int]], devices: int) -> list[list[int]]:
         """Returns the batches of the members of one program; `sharing`: those with one schedule each."""
@@ -272,19 +275,6 @@ class Work:
 def _key(value: Any) -> Any:
     """Returns a key that is equal for values with the same program."""
     return (type(value), value) if isinstance(value, str | int | float | None.__class__) else id(value)
-
-
-def _form(member: Member) -> tuple[Any, ...]:
-    """Returns tree structure, shapes and kinds of a member's numbers, which determine its program."""
-    leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
-    return structure, tuple((np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves)
-
-
-def _grouped(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]]:
-    groups: dict[Any, list[int]] = {}
-    for place in places:
-        groups.setdefault(key(place), []).append(place)
-    return list(groups.values())
 
 
 def _num_parameters(simulation: Simulation) -> int:

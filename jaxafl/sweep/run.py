@@ -144,7 +144,9 @@ def sweep(
     chosen = devices_of(devices)
     if executor is not None:
         check_executor(folder, devices)
-    share = _checked(part, folder)
+    first_batch, jobs = part or (0, 1)
+    if part is not None and (folder is None or not 0 <= first_batch < jobs):
+        raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
     speed = Speed(lanes, chunk, deterministic, tuple(chosen))
     watchers = Labelled([*check_callbacks(callbacks), *limits.stops], **getattr(callbacks, "labels", {}))
     how = speed, recording, watchers, limits.exact, dict(until or {})
@@ -156,7 +158,7 @@ def sweep(
     evaluation_interval(eval_every, steps)
     if folder is not None:
         kept = SweepFolder.begun(folder, work.identity, checkpoint_every, work.dims, steps)
-    batches = work.batches(max(1, len(chosen)))[share]
+    batches = work.batches(max(1, len(chosen)))[first_batch::jobs]
     left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in left:
@@ -178,16 +180,6 @@ def sweep(
     if path is not None:
         results.save(dataset, path)
     return warned(dataset)
-
-
-def _checked(part: Any, folder: Any) -> slice:
-    """Returns the batches of a part of a sweep. Raises `ValueError` if the part is none, or if there is no folder."""
-    if part is None:
-        return slice(None)
-    first, count = part
-    if folder is None or not 0 <= first < count:
-        raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
-    return slice(first, None, count)
 
 
 def _run_batches(
