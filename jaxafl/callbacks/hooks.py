@@ -76,9 +76,8 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
-                number = getattr(signal, name, None)  # there is no SIGUSR1 on Windows
-                if number and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                     self.before[number] = signal.signal(number, self._notice)
         return self
 

@@ -174,54 +174,42 @@ def local_step(
         zero = (jnp.zeros_like(lane.loss), optax.tree.zeros_like(params), lane.model_state)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
-    def penalised(gradient: Tree, params: Tree) -> Tree:
+    def penalised(params: Tree) -> tuple[Array, Tree, Array, Tree]:
+        """Computes the objective with weight decay and proximal term and its gradient, and `total` without them."""
+        loss, gradient, model_state = total(params)
+        objective = loss
         if client.weight_decay is not None:
+            objective = objective + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
             gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
         if client.proximal is not None:
-            gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
-        return gradient
-
-    def regularised(gradient: Tree, params: Tree) -> Tree:
-        gradient = penalised(gradient, params)
-        if client.correction is not None:
-
-            def gradient_at(point: Tree) -> Tree:
-                point = filled(point, params)
-                return shared_of(client, penalised(total(point)[1], point))
-
-            run = local_run(client, lane)._replace(gradient_at=gradient_at)
-            parts = shared_of(client, gradient), shared_of(client, params), lane.memory.correction, lane.shared
-            corrected = client.correction.gradient(*parts, run)
-            owner = f"the correction {client.correction.name}"
-            gradient = filled(like_given(owner, "gradient", corrected, parts[0]), gradient)
-        return gradient
-
-    def objective_of(loss: Array, params: Tree) -> Array:
-        if client.weight_decay is not None:
-            loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
-        if client.proximal is not None:
             moved = optax.tree.sub(params, lane.anchor)
-            loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
-        return loss
+            objective = objective + client.proximal / 2 * optax.tree.norm(moved, squared=True)
+            gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
+        return objective, gradient, loss, model_state
 
-    def value_and_gradient(params: Tree) -> tuple[Array, Tree]:
-        loss, gradient, _ = total(params)
-        return objective_of(loss, params), regularised(gradient, params)
+    objective, gradient, loss, model_state = penalised(lane.params)
+    if client.correction is not None:
 
-    loss, gradient, model_state = total(lane.params)
-    gradient = regularised(gradient, lane.params)
+        def gradient_at(point: Tree) -> Tree:
+            return shared_of(client, penalised(filled(point, lane.params))[1])
+
+        run = local_run(client, lane)._replace(gradient_at=gradient_at)
+        parts = shared_of(client, gradient), shared_of(client, lane.params), lane.memory.correction, lane.shared
+        corrected = client.correction.gradient(*parts, run)
+        owner = f"the correction {client.correction.name}"
+        gradient = filled(like_given(owner, "gradient", corrected, parts[0]), gradient)
     per_epoch = client.steps_per_epoch(count)
     factor = _rate_factor(client, lane, per_epoch)
     optimizer = client.make_optimizer(factor)
     counted = lane.step % per_epoch if client.reset == "epoch" else lane.step  # by a schedule of Optax
     optimizer_state = lane.optimizer_state
     if client.reset == "epoch":
-        begins = lane.step % per_epoch == 0
+        begins = counted == 0
         optimizer_state = optax.tree.where(begins, _with_keys(optimizer.init(lane.params), lane), optimizer_state)
 
     extra = {}
     if client.correction is None and not private:  # a correction changes the gradient, and not the objective
-        extra = objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
+        extra = objective_arguments(lambda params: penalised(params)[:2], objective, gradient)
     name = f"Client({client.optimizer_name})"
     updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra)
     return lane._replace(

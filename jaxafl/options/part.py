@@ -200,7 +200,7 @@ def options_of(part: Any) -> dict[str, Any]:
         value = getattr(part, field.name)
         if isinstance(value, dict):
             found |= value
-        elif (value is not None or not field.metadata.get("recording")) and field.metadata.get("option", True):
+        elif value is not None or not field.metadata.get("recording"):
             found.setdefault(field.name, value)
     return found
 

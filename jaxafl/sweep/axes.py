@@ -89,7 +89,11 @@ def _axis(key: Any, column: Any) -> Axis:
             raise ValueError(f"the sweep axis {name!r} needs {len(paths)} values in each place, got {row!r}")
     if name == "seed" and len({str(row) for row in rows}) < len(rows):
         raise ValueError(f"the sweep axis 'seed' names a seed more than once, whose runs would be the same: {column!r}")
-    columns = [_numbers(path, list(values)) for path, values in zip(paths, zip(*rows, strict=True), strict=True)]
+    columns: list[Any] = []
+    for path, values in zip(paths, zip(*rows, strict=True), strict=True):
+        # floats instead of integers among floats, so that 0.5 and 1 run in one program; of an attack 1 could mean all
+        mixed = {type(value) for value in values} == {int, float} and path != "attack.clients"
+        columns.append(map(float, values) if mixed else values)
     return Axis(name, paths, list(zip(*columns, strict=True)))
 
 
@@ -130,11 +134,3 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
     for parent in parents:
         node = _options(node)[parent]
     return node is simulation or any(one.name == name and bounds_of(one).static for one in dataclasses.fields(node))
-
-
-def _numbers(path: str, column: list[Any]) -> list[Any]:
-    """Converts integers among floats to floats, so that 0.5 and 1 run in one program."""
-    # an attack refuses 1, which can mean one client or all of them
-    if {type(value) for value in column} != {int, float} or path == "attack.clients":
-        return column
-    return [float(value) for value in column]
