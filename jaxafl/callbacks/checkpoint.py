@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -79,7 +78,7 @@ class Checkpoint:
             server_steps: T.
             until: the limits of the run. A stopped run resumes if they changed.
         """
-        self.identity = json.loads(json.dumps(identity))
+        self.identity = identity
         self.server_steps, self.until = server_steps, dict(until or {})
         if (about := self.about) is None:
             return
@@ -238,11 +237,6 @@ class Checkpoint:
         if self.interval is not None:
             self.interval = max(self.interval, self.held / _BLOCKING_SHARE, took / _WRITING_SHARE)
         return True
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """The attribute `resumed` of the result, with changed versions."""
-        return {"resumed": self.changed} if self.changed else {}
 
 
 def _plan_digest(execution: Execution) -> Any:

@@ -241,7 +241,8 @@ def run_with_hooks(
         with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
             hook.end(found)
         raise
-    notes = hook.checkpoint.notes if hook.checkpoint else {}
+    changed = hook.checkpoint.changed if hook.checkpoint else ""
+    notes = {"resumed": changed} if changed else {}
     found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
     try:
         hook.end(found)

@@ -18,14 +18,11 @@ _BAR = 12  # characters
 _WIDE = 60  # characters of a terminal that has room for the bar
 
 
-class Reporter(Protocol):
+class Reporter(contextlib.AbstractContextManager[Any], Protocol):
     """Receives the progress of a run: a context manager whose `update` is called after every evaluation but the first.
 
     An optional method `piece(done, updates_per_second)` is called between evaluations.
     """
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *args: Any) -> None:
         return None

@@ -412,15 +412,14 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
     """Returns the data of clients."""
     options, names = line.options, line.names
     found = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
-    pooled = isinstance(found, Dataset)
-    if pooled and "partition" in names:
+    if isinstance(found, Dataset):
+        if "partition" not in names:
+            raise UserError(
+                f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
+            )
         test: Any = "per_client" if options.per_client and options.validation is None else "shared"
         split = names["partition"].call(**values["partition"])
         return found.partition(split, seed=options.partition_seed, quantiles=options.partition_quantiles, test=test)
-    if pooled:
-        raise UserError(
-            f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
-        )
     if "partition" in names or options.partition_seed or options.partition_quantiles:
         raise UserError(f"{found.name} has clients of its own; leave --partition and options that begin with it out")
     return found

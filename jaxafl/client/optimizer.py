@@ -85,12 +85,12 @@ class Optimised(Part):
         if isinstance(self.optimizer, optax.GradientTransformation):
             object.__setattr__(self, "optimizer", MadeOptimizer(self.optimizer))
 
-    def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformationExtraArgs:
+    def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformation:
         """Builds the optimiser with its learning rate times a factor; `more`: further arguments of the constructor."""
         numbers = dict(self.hyperparameters)
         if "learning_rate" in numbers:
             numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
-        return optax.with_extra_args_support(self.optimizer(**numbers, **dict(self.switches), **more))
+        return self.optimizer(**numbers, **dict(self.switches), **more)
 
     def rate_at(self, step: Any, factor: Any = 1.0) -> Any:
         """Returns the learning rate of a step times a factor; 0 if the optimiser is made, and its rate not known."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -50,12 +50,12 @@ class Lane(NamedTuple):
     stopping: Stopping | None
     memory: Any = None  # `Memory`, the client's row at the start of the run, if clients keep one
     shared: Tree = None  # for a correction, of the version that the run began with
-    rate_sum: Array | None = None  # for a correction, the learning rates of all local steps so far
+    rate_sum: Any = None  # float, for a correction, the learning rates of all local steps so far
 
 
 def local_run(client: Client, lane: Lane) -> LocalRun:
     """Returns the run as a correction sees it."""
-    return LocalRun(shared_of(client, lane.anchor), lane.client, lane.run, lane.step, cast(Array, lane.rate_sum))
+    return LocalRun(shared_of(client, lane.anchor), lane.client, lane.run, lane.step, lane.rate_sum)
 
 
 def begin(
@@ -147,51 +147,51 @@ def local_step(
         x, y = fetch(lane.client, where, data_keys)
         return Batch(x, y if client.attack is None else client.attack.labels(y), mask), real, model_key
 
-    def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
+    def mean_loss(params: Tree, model_state: Tree, first: Array | int, width: int) -> tuple[Array, Tree]:
         batch, real, model_key = batch_of(first, width)
+        outputs, new_state = apply(params, model_state, batch, model_key, True)
+        return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / real, new_state
 
-        def objective(params: Tree) -> tuple[Array, Tree]:
-            outputs, new_state = apply(params, model_state, batch, model_key, True)
-            return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / real, new_state
+    gradient_of = jax.value_and_grad(mean_loss, has_aux=True)
 
-        (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
-        return loss, gradient, new_state
-
-    def total(params: Tree) -> tuple[Array, Tree, Tree]:
-        """Computes loss and gradient of the complete mini-batch, or of its samples, and the next model state."""
+    def total(params: Tree) -> tuple[tuple[Array, Tree], Tree]:
+        """Computes loss, next model state, and gradient of the complete mini-batch, or of its samples."""
         if private:
-            batch, samples, model_key = batch_of(0, client.width)
+            batch, real, model_key = batch_of(0, client.width)
             loss, gradients = gradients_of_examples(apply, params, lane.model_state, batch, model_key)
-            return loss / samples, gradients, lane.model_state
+            return (loss / real, lane.model_state), gradients
         if 0 < client.width <= micro_batch:
-            return gradient_sum(jnp.int32(0), params, lane.model_state, client.width)
+            return gradient_of(params, lane.model_state, jnp.int32(0), client.width)
 
-        def accumulate(index: Array, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
-            loss, gradient, model_state = carry
-            more, term, model_state = gradient_sum(index * micro_batch, params, model_state, micro_batch)
-            return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
+        def accumulate(index: Array, carry: tuple[tuple[Array, Tree], Tree]) -> tuple[tuple[Array, Tree], Tree]:
+            (loss, model_state), gradient = carry
+            (more, model_state), term = gradient_of(params, model_state, index * micro_batch, micro_batch)
+            return (loss + more, model_state), jax.tree.map(jnp.add, gradient, term)
 
-        zero = (jnp.zeros_like(lane.loss), optax.tree.zeros_like(params), lane.model_state)
+        zero = (jnp.zeros_like(lane.loss), lane.model_state), optax.tree.zeros_like(params)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
-    def penalised(params: Tree) -> tuple[Array, Tree, Array, Tree]:
-        """Computes the objective with weight decay and proximal term and its gradient, and `total` without them."""
-        loss, gradient, model_state = total(params)
-        objective = loss
+    def penalised(params: Tree, loss: Array, gradient: Tree) -> tuple[Array, Tree]:
+        """Adds weight decay and the proximal term."""
         if client.weight_decay is not None:
-            objective = objective + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
+            loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
             gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
         if client.proximal is not None:
             moved = optax.tree.sub(params, lane.anchor)
-            objective = objective + client.proximal / 2 * optax.tree.norm(moved, squared=True)
+            loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
             gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
-        return objective, gradient, loss, model_state
+        return loss, gradient
 
-    objective, gradient, loss, model_state = penalised(lane.params)
+    def value_and_gradient(params: Tree) -> tuple[Array, Tree]:
+        (loss, _), gradient = total(params)
+        return penalised(params, loss, gradient)
+
+    (loss, model_state), gradient = total(lane.params)
+    objective, gradient = penalised(lane.params, loss, gradient)
     if client.correction is not None:
 
         def gradient_at(point: Tree) -> Tree:
-            return shared_of(client, penalised(filled(point, lane.params))[1])
+            return shared_of(client, value_and_gradient(filled(point, lane.params))[1])
 
         run = local_run(client, lane)._replace(gradient_at=gradient_at)
         parts = shared_of(client, gradient), shared_of(client, lane.params), lane.memory.correction, lane.shared
@@ -209,7 +209,7 @@ def local_step(
 
     extra = {}
     if client.correction is None and not private:  # a correction changes the gradient, and not the objective
-        extra = objective_arguments(lambda params: penalised(params)[:2], objective, gradient)
+        extra = objective_arguments(value_and_gradient, objective, gradient)
     name = f"Client({client.optimizer_name})"
     updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra)
     return lane._replace(

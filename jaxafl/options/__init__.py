@@ -6,6 +6,7 @@ from jaxafl.options.checks import (
     are_plain,
     as_array,
     as_numbers,
+    as_path,
     check_choice,
     check_flag,
     check_number,
@@ -30,7 +31,6 @@ from jaxafl.options.part import (
     static,
     types_of,
 )
-from jaxafl.options.paths import as_path
 from jaxafl.options.suggestions import all_named, check_keywords, did_you_mean, named
 
 __all__ = [

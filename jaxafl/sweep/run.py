@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
 from jaxafl.callbacks.hooks import Interrupts, Labelled, SharedOptions
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
-from jaxafl.device import devices_of
+from jaxafl.device import devices_of, host_bytes
 from jaxafl.engine.check import evaluation_interval
 from jaxafl.engine.problem import Observe, Speed
 from jaxafl.options import UserError, check_whole, named, shown
@@ -25,7 +27,6 @@ from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import at_once, threads
 from jaxafl.sweep.executors import check_executor, run_in
 from jaxafl.sweep.folder import SweepFolder, gather
 from jaxafl.sweep.members import Work
@@ -229,3 +230,39 @@ def _run_batches(
             error.dataset = assembled(work.dims, ended)  # type: ignore[attr-defined]
         raise
     return ended
+
+
+def at_once(asked: Any, devices: Sequence[Any], needed: Iterable[int]) -> int:
+    """Returns the number of concurrent batches: one per device, on a CPU without a choice of devices one per core.
+
+    The operations of a small program depend on each other and leave cores idle. Memory limits the number, too.
+
+    Args:
+        asked: the option `devices` of a sweep.
+        devices: the devices of that option.
+        needed: bytes that a batch keeps, for each program.
+    """
+    if asked not in (None, "all") or jax.default_backend() != "cpu":
+        return max(1, len(devices))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = host_bytes()
+    fitting = cores if memory is None else memory // (4 * max([*needed, 1]))
+    return max(1, len(devices), min(cores, fitting))
+
+
+def threads(devices: Sequence[Any], count: int) -> ThreadPoolExecutor:
+    """Returns an executor of `count` threads, each of which has one of the devices."""
+    # JAX's contexts are per thread: a thread would not see those of the caller
+    wide = jnp.result_type(float) == jnp.float64
+    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for place in range(count):
+        free.put(devices[place % len(devices)] if devices else default)
+
+    def begin() -> None:
+        contexts = jax.enable_x64(wide), jax.default_matmul_precision(precision), jax.default_device(free.get())
+        for context in contexts:
+            context.__enter__()
+
+    return ThreadPoolExecutor(count, initializer=begin)

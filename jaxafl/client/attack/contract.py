@@ -111,11 +111,10 @@ class Attack(Part):
         fits: Any
         if given.ndim == 0:  # 1 could be a client, or all of them
             fits = 0 <= given <= 1 if given.dtype.kind == "f" else given.dtype.kind in "iu" and given == 0
-        elif given.dtype == bool:
-            fits = given.shape == (num_clients,)
         else:
-            fits = given.ndim == 1 and given.dtype.kind in "iu"
-            fits = fits and len({*given.tolist()} & {*range(num_clients)}) == len(given)
+            listed = np.flatnonzero(given) if given.dtype == bool and given.shape == (num_clients,) else given
+            fits = listed.ndim == 1 and listed.dtype.kind in "iu"
+            fits = fits and len({*listed.tolist()} & {*range(num_clients)}) == len(listed)
         if not fits or (given.ndim == 0 and given > 0 and not self.mask(num_clients, 0).any()):
             raise UserError(
                 f"{self.name}: clients={shown(self.clients)} names no attackers among {num_clients} clients; expected "
