@@ -188,9 +188,8 @@ class Checkpoint:
         begun = time.monotonic()
         self.finish()
         parts = {"state": jax.tree.map(np.array, on_host(execution.state))}
-        parts["evaluations"] = {
-            name: np.stack([one[name] for one in progress.evaluations]) for name in (progress.evaluations or [{}])[0]
-        }
+        if progress.evaluations:
+            parts["evaluations"] = jax.tree.map(lambda *each: np.stack(each), *progress.evaluations)
         if progress.step:
             parts["records"] = execution.joined([*progress.records, *progress.pieces])
         kept = execution.window.plan.kept if isinstance(execution, Planned) else None

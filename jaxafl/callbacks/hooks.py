@@ -270,7 +270,7 @@ class Labelled(tuple[Any, ...]):
 def _answer(callback: Any, chunk: Chunk) -> str | None:
     """Returns the reason for which a callback stops a run, by default its name; `None` if it does not."""
     answer = callback.chunk(chunk)
-    if not (answer is None or isinstance(answer, str | bool | np.bool_)):
+    if not isinstance(answer, str | bool | np.bool_ | None):
         raise TypeError(
             f"{type(callback).__name__}: chunk returned {shown(answer)}; expected None to go on, or a text or True to "
             "stop the run"

@@ -82,7 +82,7 @@ class Limited:
                 reached[name] = at + last
         if not reached:
             return len(updates), ""
-        name = min(reached, key=lambda one: reached[one])
+        name = min(reached, key=reached.__getitem__)
         why = f"until {name} {self.exact[name]:g}"
         if not start + reached[name]:
             raise UserError(f"{self.owner}: {why} s: the first server step is at {np.min(time):.6g} s, later than that")

@@ -162,10 +162,10 @@ def optimizer_step(
     """
     update = optax.with_extra_args_support(optimizer).update
     takes = inspect.signature(update).parameters
-    everything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-    given = {one: value for one, value in extra.items() if everything or one in takes}
+    if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        extra = {one: value for one, value in extra.items() if one in takes}
     with traced_method(name, "update", "a field `rng_key` of its state"):
-        return update(gradient, state, params, **given)
+        return update(gradient, state, params, **extra)
 
 
 def nodes_of(state: optax.OptState, kinds: type | tuple[type, ...]) -> list[Any]:

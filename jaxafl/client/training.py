@@ -270,8 +270,7 @@ def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
         moment = Moment(lane.step, lane.step // per_epoch, lane.run, client=lane.client, **lane.timing._asdict())
         with traced_method("Client", "rate_schedule", "the fields of its Moment"):
             factor = client.rate_schedule(moment)
-    schedules = (client.step_schedule, client.run_schedule)
-    for schedule, when in zip(schedules, (lane.step, lane.run), strict=True):
+    for schedule, when in ((client.step_schedule, lane.step), (client.run_schedule, lane.run)):
         if schedule is not None:
             factor = factor * schedule(when)
     if client.rate_decay_per_run is not None:

@@ -274,7 +274,7 @@ class Work:
 
 def _key(value: Any) -> Any:
     """Returns a key that is equal for values with the same program."""
-    return (type(value), value) if isinstance(value, str | int | float | None.__class__) else id(value)
+    return (type(value), value) if isinstance(value, str | int | float | None) else id(value)
 
 
 def _num_parameters(simulation: Simulation) -> int:

@@ -198,11 +198,8 @@ class Attack(Part):
 
     def labels(self, y: Tree) -> Tree:
         """Returns the labels of a client; `clients` is True if it attacks. Negative labels are padding, and stay."""
-
-        def one(y: Array) -> Array:
-            return jnp.where(self.clients & ((y >= 0) | (self.classes == 0)), self.label(y), y)
-
         if type(self).label is Attack.label:
             return y
         with traced_method(f"the attack {self.name}", "label", "`sent.key` in `forge`"):
-            return jax.tree.map(one, y)
+            lies = jax.tree.map(self.label, y)
+        return jax.tree.map(lambda y, lie: jnp.where(self.clients & ((y >= 0) | (self.classes == 0)), lie, y), y, lies)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -279,15 +278,15 @@ def as_upload(given: Any) -> Upload:
     )
 
 
-def received_size(upload: Upload | None, leaves: list[Any]) -> int:
+def received_size(upload: Upload | None, delta: Tree) -> int:
     """Returns the bytes of a sent update.
 
     Args:
         upload: transformation; `None` sends Δ.
-        leaves: arrays of Δ, or their shapes.
+        delta: arrays of Δ, or their shapes.
     """
-    counts = tuple(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in leaves)
-    bits = sum(8 * count * leaf.dtype.itemsize for count, leaf in zip(counts, leaves, strict=True))
+    counts = tuple(leaf.size for leaf in jax.tree.leaves(delta))
+    bits = sum(8 * leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(delta))
     if upload is None or not sum(counts):
         return bits // 8
     each = bits / sum(counts)
