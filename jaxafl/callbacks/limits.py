@@ -215,7 +215,7 @@ def limits_of(owner: str, until: Any) -> Limited:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
     for name in [name for name in _OTHERS if name in given]:
-        check_number(owner, f"until, {name}", given[name], above=0, **({"below": 1} if name == "delta" else {}))
+        check_number(owner, f"until, {name}", given[name], above=0, below=1 if name == "delta" else None)
     exact = {name: given.pop(name) for name in _EXACT if name in given}
     updates = exact.get("updates", 1)
     check_whole(owner, "until, updates", int(updates) if float(updates).is_integer() else updates)

@@ -60,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if name in SIMULATING:
             return SIMULATING[name](arguments)
-        how: Any = {"prog": "jaxafl", "description": _ABOUT, "args": argv}
-        return tyro.extras.subcommand_cli_from_dict(COMMANDS, **how)
+        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=_ABOUT, args=argv)
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except Interrupted as ended:

@@ -26,7 +26,7 @@ from jaxafl.data import partition
 from jaxafl.options import Bounds, Part, UserError, bounds_of, choices_of, did_you_mean, members_of, types_of
 from jaxafl.server import Needs, aggregate
 
-REQUIRED = "required"
+REQUIRED = dataclasses.MISSING
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", re.MULTILINE)
 _DOCUMENTED = re.compile(r"^(\S[^:]*): (.*(?:\n .*)*)", re.MULTILINE)
 KINDS: dict[str, tuple[Any, tuple[type, ...]]] = {  # kind -> module, and classes of its objects

@@ -348,7 +348,7 @@ def _options_type(command: type[Shared], names: dict[str, Constructor]) -> type:
 
 def _field(option: Option) -> tuple[str, Any, Any]:
     """Returns the field of an option for tyro."""
-    field = dataclasses.field(kw_only=True, **({} if option.default is REQUIRED else {"default": option.default}))
+    field = dataclasses.field(kw_only=True, default=option.default)
     details = arg(help=option.help.replace("`", ""))
     if option.type in ("bool", "list"):
         return option.name, Annotated[option.hint, details], field

@@ -65,7 +65,7 @@ def _page() -> Iterator[str]:
             if one.options:
                 yield "| option | type | default | allowed | help |\n| --- | --- | --- | --- | --- |"
                 for o in one.options:
-                    default = o.default if o.default is REQUIRED else f"`{o.default!r}`"
+                    default = "required" if o.default is REQUIRED else f"`{o.default!r}`"
                     cells = [f"`{o.name}`", o.type, default, o.allowed, o.help]
                     yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
                 yield ""

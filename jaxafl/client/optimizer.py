@@ -67,12 +67,13 @@ class Optimised(Part):
         @functools.wraps(construct)
         def __init__(self: Any, *args: Any, **given: Any) -> None:
             more = {name: given.pop(name) for name in list(given) if name not in fields}
-            new = bool(more) or "hyperparameters" not in given  # other copies and rebuilt pytrees have them already
+            present = given.get("hyperparameters")
+            new = bool(more) or present is None  # other copies and rebuilt pytrees have them already
             if new:
                 more = dict(given.pop("switches", ())) | given.pop("hyperparameters", {}) | more
             construct(self, *args, **given)
             if new:
-                self._adopt(more)
+                self._adopt(more, present or {})
 
         hidden = ("hyperparameters", "switches", "_attack", "_sizes")
         shown = [one for one in inspect.signature(construct).parameters.values() if one.name not in hidden]
@@ -110,8 +111,13 @@ class Optimised(Part):
             if value is not None or name == "learning_rate":
                 check_number(self.name, name, value, **_BOUNDS.get(name, {}), **each)
 
-    def _adopt(self, given: dict[str, Any]) -> None:
-        """Sets the hyperparameters and switches from the arguments that are no options of the part."""
+    def _adopt(self, given: dict[str, Any], present: Mapping[str, Any]) -> None:
+        """Sets the hyperparameters and switches from the arguments that are no options of the part.
+
+        Args:
+            given: the arguments.
+            present: the hyperparameters of the part that this one copies, whose names remain numbers.
+        """
         known = inspect.signature(self.optimizer).parameters
         own = [*inspect.signature(type(self)).parameters][:-1]
         if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
@@ -125,7 +131,8 @@ class Optimised(Part):
             value = in_order(self.name, name, value)
             if type(value) in (list, tuple):
                 usual = known[name].default if name in known else None
-                if name in _BOUNDS or is_number(usual) or (usual is None and all(map(is_number, value))):
+                free = name in present or usual is None
+                if name in _BOUNDS or is_number(usual) or (free and all(map(is_number, value))):
                     value = as_array(self.name, name, value)
             if is_number(value) and not (type(value) is int and _is_whole(known.get(name))):
                 numbers[name] = kept(value)

@@ -132,7 +132,7 @@ def _register(cls: type, names: list[str], leaves: list[str]) -> None:
         return zip(keys, values, strict=True), tuple([getattr(part, name) for name in static])
 
     def unflatten(rest: Any, values: Any) -> Any:
-        return cls(**dict(zip(leaves, values, strict=True)), **dict(zip(static, rest, strict=True)))
+        return cls(**dict(zip([*leaves, *static], [*values, *rest], strict=True)))
 
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 

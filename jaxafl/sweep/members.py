@@ -259,9 +259,8 @@ class Work:
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
         """Returns the execution of a batch before its first server step."""
         batch = [self.members[place] for place in places]
-        computed = [self.schedule_of(place) for place in places]
         problems = [member.simulation.problem(member.seed, self.recording) for member in batch]
-        schedules = [schedule for schedule in computed if schedule is not None]
+        schedules = [one for place in places if (one := self.schedule_of(place)) is not None]
         origin = checkpoint.start() if checkpoint else None
         if not schedules:
             limits = self.limited(places[0]).of_steps(problems[0].clock) if len(batch) == 1 else None

@@ -154,7 +154,7 @@ class transformation(Upload):
 
     @property
     def remembers(self) -> bool:
-        return bool(jax.tree.leaves(jax.eval_shape(self.transform.init, [jax.ShapeDtypeStruct((1,), jnp.float32)])))
+        return bool(jax.tree.leaves(jax.eval_shape(self.transform.init, [jnp.zeros(1)])))
 
     def init(self, params: Tree) -> Tree:
         return self.transform.init(params)
