@@ -29,18 +29,18 @@ from jaxafl.server import Needs, aggregate
 REQUIRED = dataclasses.MISSING
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", re.MULTILINE)
 _DOCUMENTED = re.compile(r"^(\S[^:]*): (.*(?:\n .*)*)", re.MULTILINE)
-KINDS: dict[str, tuple[Any, tuple[type, ...]]] = {  # kind -> module, and classes of its objects
-    "datasets": (data, (data.Dataset, data.FederatedData)),
-    "partitions": (partition, (partition.Partition,)),
-    "models": (models, (models.Model,)),
-    "servers": (server, (server.Server,)),
-    "presets": (presets, (presets.Preset,)),
-    "clocks": (clock, (clock.Clock,)),
-    "durations": (clock, (clock.Duration,)),
-    "uploads": (upload, (upload.Upload,)),
-    "corrections": (correction, (correction.Correction,)),
-    "aggregates": (aggregate, (aggregate.Aggregate,)),
-    "attacks": (attack, (attack.Attack,)),
+KINDS: dict[str, tuple[Any, Any]] = {  # kind -> module, and class of its objects
+    "datasets": (data, data.Dataset | data.FederatedData),
+    "partitions": (partition, partition.Partition),
+    "models": (models, models.Model),
+    "servers": (server, server.Server),
+    "presets": (presets, presets.Preset),
+    "clocks": (clock, clock.Clock),
+    "durations": (clock, clock.Duration),
+    "uploads": (upload, upload.Upload),
+    "corrections": (correction, correction.Correction),
+    "aggregates": (aggregate, aggregate.Aggregate),
+    "attacks": (attack, attack.Attack),
 }
 QUESTIONS = {
     "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",
@@ -151,7 +151,7 @@ def describe(call: Any) -> Constructor:
 
 def parts_of(hint: Any) -> tuple[type, ...]:
     """Returns the kinds of parts in a union: those options are written as expressions."""
-    every = tuple(one for _, made in KINDS.values() for one in made if issubclass(one, Part))
+    every = tuple(made for _, made in KINDS.values() if isinstance(made, type) and issubclass(made, Part))
     return tuple(one for one in members_of(hint) if isinstance(one, type) and issubclass(one, every))
 
 
@@ -176,7 +176,7 @@ def _allowed(hint: Any, bounds: Bounds) -> str:
     return ", ".join([*map(str, choices_of(hint)), *limits, *["also one per client"] * bounds.per_client])
 
 
-def _makes(call: Any, made: tuple[type, ...]) -> bool:
+def _makes(call: Any, made: Any) -> bool:
     """Returns True if a constructor makes such an object, and a command line can give its required options."""
     returned = call if isinstance(call, type) else types_of(call).get("return")
     if not isinstance(returned, type) or not issubclass(returned, made):
