@@ -84,6 +84,7 @@ def begin(
         params = filled(memory.personal, params)
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
+    kinds = (jnp.result_type(type(usual)) for usual in Timing())  # int32 and float
     lane = Lane(
         params=params,
         model_state=model_state,
@@ -95,15 +96,12 @@ def begin(
         run=run,
         step=jnp.int32(0),
         loss=zero,
-        timing=None,
+        timing=None if client.rate_schedule is None else Timing(*map(jnp.asarray, timing, kinds)),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
         memory=memory,
         shared=shared,
         rate_sum=None if client.correction is None else zero,
     )
-    if client.rate_schedule is not None:  # as int32 and float scalars
-        kinds = (jnp.result_type(type(usual)) for usual in Timing())
-        lane = lane._replace(timing=Timing(*map(jnp.asarray, timing, kinds)))
     if client.reset == "never":
         state = unpack(memory.optimizer)
         lane = lane._replace(memory=memory._replace(optimizer=()))  # no second copy
