@@ -16,9 +16,8 @@ import numpy as np
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, ProgressHook, RunOptions, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, Interrupts, RunOptions, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.client import Client, Traffic, traffic
@@ -255,7 +254,7 @@ class Simulation(Stepwise, Summarised):
         speed = Speed(lanes, chunk, deterministic, devices)
         with Interrupts() as interrupts, reporter:
             runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
-            hook = Hook(ProgressHook(reporter), callbacks, runs, keeper, interrupts)
+            hook = Hook(reporter, callbacks, runs, keeper, interrupts)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
             (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish])
         return warned(result, stacklevel=6)

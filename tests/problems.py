@@ -219,5 +219,4 @@ def drawn(key: Any, step: Any, size: int, count: Any) -> jax.Array:
     """The samples that a client of `count` takes in local step `step` of the run with this key, with replacement."""
     client = Client(optax.sgd, learning_rate=1.0, steps=1, batch_size=size)
     at: Any = types.SimpleNamespace(key=key, step=step)
-    samples, _ = batches.positions(client, jnp.asarray(count), jnp.asarray(size), at)
-    return samples(jnp.arange(size))[0]
+    return batches.positions(client, jnp.asarray(count), jnp.asarray(size), at, jnp.arange(size))[0]

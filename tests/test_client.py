@@ -178,6 +178,8 @@ def test_replaced_options_of_the_optimiser_take_effect() -> None:
     assert [*dict(scheduled.switches)] == ["learning_rate", "nesterov"]
     again = dataclasses.replace(scheduled, learning_rate=0.4)
     assert again.hyperparameters == {"learning_rate": 0.4, "momentum": 0.5} and again.switches == (("nesterov", True),)
+    each = Client(lambda rate: optax.sgd(rate), rate=np.ones(2), steps=2)
+    np.testing.assert_array_equal(dataclasses.replace(each, rate=[0.1, 0.2]).hyperparameters["rate"], [0.1, 0.2])
     fedopt = dataclasses.replace(server.fedopt(optax.adam, 1.0, b1=0.8), b1=0.5, learning_rate=0.5)
     assert (fedopt.hyperparameters, fedopt.learning_rate) == ({"b1": 0.5}, 0.5)
     with pytest.raises(TypeError, match="learning_rate"):

@@ -1,7 +1,7 @@
 """Callbacks, which log runs, stop them, or keep their best model."""
 
 from jaxafl.callbacks.base import Callback, Chunk, Run
-from jaxafl.callbacks.interrupts import Interrupted
+from jaxafl.callbacks.hooks import Interrupted
 from jaxafl.callbacks.stopping import StopAfter, StopAt
 from jaxafl.callbacks.trackers.best import Best
 from jaxafl.callbacks.trackers.csv_file import Csv

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -79,7 +78,7 @@ class Checkpoint:
             server_steps: T.
             until: the limits of the run. A stopped run resumes if they changed.
         """
-        self.identity = json.loads(json.dumps(identity))
+        self.identity = identity
         self.server_steps, self.until = server_steps, dict(until or {})
         if (about := self.about) is None:
             return
@@ -189,9 +188,8 @@ class Checkpoint:
         begun = time.monotonic()
         self.finish()
         parts = {"state": jax.tree.map(np.array, on_host(execution.state))}
-        parts["evaluations"] = {
-            name: np.stack([one[name] for one in progress.evaluations]) for name in (progress.evaluations or [{}])[0]
-        }
+        if progress.evaluations:
+            parts["evaluations"] = jax.tree.map(lambda *each: np.stack(each), *progress.evaluations)
         if progress.step:
             parts["records"] = execution.joined([*progress.records, *progress.pieces])
         kept = execution.window.plan.kept if isinstance(execution, Planned) else None
@@ -238,11 +236,6 @@ class Checkpoint:
         if self.interval is not None:
             self.interval = max(self.interval, self.held / _BLOCKING_SHARE, took / _WRITING_SHARE)
         return True
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """The attribute `resumed` of the result, with changed versions."""
-        return {"resumed": self.changed} if self.changed else {}
 
 
 def _plan_digest(execution: Execution) -> Any:

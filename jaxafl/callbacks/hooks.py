@@ -6,15 +6,17 @@ import contextlib
 import copy
 import functools
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FrameType
 from typing import Any, TypedDict
 
 import numpy as np
 
 from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.progress import Reporter, Silent
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
@@ -49,38 +51,54 @@ class RunOptions(SharedOptions, total=False):
     until: Mapping[str, float] | None
 
 
-class ProgressHook:
-    """Reports pieces and chunks to a reporter."""
+class Interrupted(KeyboardInterrupt):
+    """The exception of a run that a signal ended.
 
-    def __init__(self, reporter: Reporter, batches: dict[Any, tuple[int, int, float]] | None = None) -> None:
-        """
-        Args:
-            reporter: the reporter, entered by the caller.
-            batches: hook of an execution -> (server steps, updates, beginning), shared by all with this reporter.
-        """
-        self.reporter = reporter
-        self.batches = {} if batches is None else batches
+    Attributes:
+        signal: number of the signal.
+        dataset: the result so far.
+    """
 
-    def begin(self, execution: Execution, progress: Progress) -> None:
-        self.reported = self.ready = time.perf_counter()
-        self.before = execution.updates(progress.eval_step[-1] if progress.eval_step else 0)
+    signal: int = signal.SIGINT
+    dataset: Any = None
 
-    def piece(self, execution: Execution, progress: Progress) -> None:
-        report = getattr(self.reporter, "piece", None)
-        if report is not None and time.perf_counter() - self.reported > _PIECES:
-            report(*self._so_far(execution, progress.step))
 
-    def chunk(self, execution: Execution, progress: Progress) -> None:
-        if done := progress.eval_step[-1]:
-            latest = {name: float(np.mean(values)) for name, values in _pooled(progress).items()}
-            self.reporter.update(*self._so_far(execution, done), latest)
+class Interrupts:
+    """A context that records SIGINT, SIGTERM and SIGUSR1 on the main thread, instead of their default action.
 
-    def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
-        """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
-        self.reported = time.perf_counter()
-        self.batches[self] = done, execution.updates(done) - self.before, self.ready
-        steps, updates, begun = zip(*self.batches.copy().values(), strict=True)  # other threads change the dict
-        return sum(steps), sum(updates) / (self.reported - min(begun))
+    A second Ctrl-C interrupts at once. User-defined handlers stay, and ignored signals stay ignored, such as SIGINT in
+    a background process of a script.
+    """
+
+    def __init__(self) -> None:
+        self.noticed = 0
+        self.before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+                if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                    self.before[number] = signal.signal(number, self._notice)
+        return self
+
+    def __exit__(self, kind: Any, *args: Any) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.before = {}
+        if self.noticed and kind is None:  # else a signal after the last piece is lost to the caller
+            signal.raise_signal(self.noticed)
+
+    def end(self, where: str) -> None:
+        """Raises `Interrupted` if a signal was recorded; `where`: the place, for the message."""
+        if self.noticed:
+            error = Interrupted(f"interrupted by {signal.Signals(self.noticed).name} {where}")
+            error.signal = self.noticed
+            raise error
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        if self.noticed and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.noticed = number
 
 
 class Hook:
@@ -93,21 +111,23 @@ class Hook:
 
     def __init__(
         self,
-        progress: ProgressHook | None = None,
+        reporter: Reporter | None = None,
         callbacks: Sequence[Callback] = (),
         runs: Sequence[Run] = (),
         checkpoint: Checkpoint | None = None,
         interrupts: Interrupts | None = None,
+        reports: dict[Any, tuple[int, int, float]] | None = None,
     ) -> None:
         """
         Args:
-            progress: the hook of the reporter.
+            reporter: receives the progress; entered by the caller.
             callbacks: the callbacks; every member of a sweep gets copies.
             runs: the runs of the execution, for the callbacks.
             checkpoint: the checkpoint, if there is one.
             interrupts: the recorded signals.
+            reports: hook of an execution -> (server steps, updates, beginning), shared by all with this reporter.
         """
-        self.progress = progress or ProgressHook(Silent())
+        self.reporter, self.reports = reporter or Silent(), {} if reports is None else reports
         self.checkpoint, self.interrupts = checkpoint, interrupts or Interrupts()
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
@@ -124,18 +144,25 @@ class Hook:
         for run, callbacks in zip(self.runs, self.copies, strict=True):
             for one in callbacks:
                 one.begin(run._replace(resumed=done))
-        self.progress.begin(execution, progress)
+        self.reported = self.ready = time.perf_counter()
+        self.before = execution.updates(done or 0)
 
     def piece(self, execution: Execution, progress: Progress) -> None:
-        self.progress.piece(execution, progress)
+        report = getattr(self.reporter, "piece", None)
+        if report is not None and time.perf_counter() - self.reported > _PIECES:
+            report(*self._so_far(execution, progress.step))
         if self.checkpoint:
             self.checkpoint.piece(execution, progress)
         self._end_if_interrupted(execution, progress)
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
-        self.progress.chunk(execution, progress)
-        reasons: list[str | None] = []
         start, stop = [0, *progress.eval_step][-2:]
+        latest = {name: values for name, values in progress.evaluations[-1].items() if values.ndim == 1}  # each [P]
+        if stop:
+            self.reporter.update(
+                *self._so_far(execution, stop), {name: float(np.mean(values)) for name, values in latest.items()}
+            )
+        reasons: list[str | None] = []
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
             if not callbacks or progress.stops[index] or (failure and failure[0] < start):
@@ -149,7 +176,7 @@ class Hook:
                 time=float(records["time"][-1]) if stop else 0.0,
                 seconds=time.perf_counter() - self.begun,
                 records=records,
-                evaluation={name: float(values[index]) for name, values in _pooled(progress).items()},
+                evaluation={name: float(values[index]) for name, values in latest.items()},
                 model=functools.partial(execution.model, index),
             )
             answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
@@ -167,6 +194,13 @@ class Hook:
             for callbacks, result in zip(self.copies, results, strict=False):
                 for one in callbacks:
                     stack.callback(one.end, result)
+
+    def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
+        """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
+        self.reported = time.perf_counter()
+        self.reports[self] = done, execution.updates(done) - self.before, self.ready
+        steps, updates, begun = zip(*self.reports.copy().values(), strict=True)  # other threads change the dict
+        return sum(steps), sum(updates) / (self.reported - min(begun))
 
     def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
         if self.interrupts.noticed:
@@ -207,7 +241,8 @@ def run_with_hooks(
         with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
             hook.end(found)
         raise
-    notes = hook.checkpoint.notes if hook.checkpoint else {}
+    changed = hook.checkpoint.changed if hook.checkpoint else ""
+    notes = {"resumed": changed} if changed else {}
     found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
     try:
         hook.end(found)
@@ -235,7 +270,7 @@ class Labelled(tuple[Any, ...]):
 def _answer(callback: Any, chunk: Chunk) -> str | None:
     """Returns the reason for which a callback stops a run, by default its name; `None` if it does not."""
     answer = callback.chunk(chunk)
-    if not (answer is None or isinstance(answer, str | bool | np.bool_)):
+    if not isinstance(answer, str | bool | np.bool_ | None):
         raise TypeError(
             f"{type(callback).__name__}: chunk returned {shown(answer)}; expected None to go on, or a text or True to "
             "stop the run"
@@ -251,8 +286,3 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     arrived = records["client_id"] >= 0
     of_slots = {name: masked(values, arrived) for name, values in records.items() if values.shape == arrived.shape}
     return records | of_slots | {"client_id": records["client_id"], "arrived": arrived}
-
-
-def _pooled(progress: Progress) -> dict[str, np.ndarray]:
-    """Returns the latest metrics, each [P], without metrics per client."""
-    return {name: values for name, values in progress.evaluations[-1].items() if values.ndim == 1}

@@ -30,11 +30,12 @@ def identity(parts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
         parts: `data`, `model`, `client`, `server`, `clock` and, if there is one, `attack` of a simulation.
         **options: options of the run.
     """
-    libraries = ("jax", "jaxlib", "numpy", "flax", "optax")
+    libraries, data = ("jax", "jaxlib", "numpy", "flax", "optax"), parts["data"]
+    steps = [data.preprocessing.transform, data.preprocessing.augment, data.gather]
     return {
         **{name: content(part) for name, part in parts.items() if name not in ("data", "model")},
-        "data": _of_data(parts["data"]),
-        "model": _of_model(parts["model"], parts["data"]),
+        "data": {"name": data.name, **content(data.description), "content": content_of(data), "steps": content(steps)},
+        "model": _of_model(parts["model"], data),
         "run": content(options),
         "precision": str(jnp.result_type(float)),
         "versions": {
@@ -51,11 +52,6 @@ def content_of(data: FederatedData) -> Any:
     parts = (data.arrays, data.counts, data.x_test, data.y_test, data.test_clients, data.validation)
     leaves = jax.tree.leaves((*parts, list(data.test_sets.values())[1:]))
     return content([np.asarray(leaf) for leaf in leaves])
-
-
-def _of_data(data: FederatedData) -> dict[str, Any]:
-    steps = [data.preprocessing.transform, data.preprocessing.augment, data.gather]
-    return {"name": data.name, **content(data.description), "content": content_of(data), "steps": content(steps)}
 
 
 def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:

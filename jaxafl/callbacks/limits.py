@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -81,7 +82,7 @@ class Limited:
                 reached[name] = at + last
         if not reached:
             return len(updates), ""
-        name = min(reached, key=lambda one: reached[one])
+        name = min(reached, key=reached.__getitem__)
         why = f"until {name} {self.exact[name]:g}"
         if not start + reached[name]:
             raise UserError(f"{self.owner}: {why} s: the first server step is at {np.min(time):.6g} s, later than that")
@@ -214,7 +215,7 @@ def limits_of(owner: str, until: Any) -> Limited:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
     for name in [name for name in _OTHERS if name in given]:
-        check_number(owner, f"until, {name}", given[name], above=0, **({"below": 1} if name == "delta" else {}))
+        check_number(owner, f"until, {name}", given[name], above=0, below=1 if name == "delta" else None)
     exact = {name: given.pop(name) for name in _EXACT if name in given}
     updates = exact.get("updates", 1)
     check_whole(owner, "until, updates", int(updates) if float(updates).is_integer() else updates)
@@ -242,10 +243,9 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
     """
     if until is None:
         return None
-    spent = {name: until[name] / share for name in (*_EXACT, "seconds") if name in until}
-    spent |= {name: until[name] for name in _PRIVATE if name in until}
-    spent |= {"updates": until["updates"] // share} if "updates" in until else {}
-    return spent | {renamed(name): target for name, target in until.items() if name not in spent}
+    found = {name if name in _OTHERS else renamed(name): limit for name, limit in until.items()}
+    divide = dict.fromkeys(("time", "bytes", "seconds"), operator.truediv) | {"updates": operator.floordiv}
+    return found | {name: divide[name](until[name], share) for name in until if name in divide}
 
 
 def parsed_limits(text: str) -> dict[str, float]:

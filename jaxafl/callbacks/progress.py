@@ -18,14 +18,11 @@ _BAR = 12  # characters
 _WIDE = 60  # characters of a terminal that has room for the bar
 
 
-class Reporter(Protocol):
+class Reporter(contextlib.AbstractContextManager[Any], Protocol):
     """Receives the progress of a run: a context manager whose `update` is called after every evaluation but the first.
 
     An optional method `piece(done, updates_per_second)` is called between evaluations.
     """
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *args: Any) -> None:
         return None
@@ -57,6 +54,11 @@ class _Shown(Reporter):
         order = sorted(metrics, key=lambda name: name != "accuracy")
         self.metrics = {name: metrics[name] for name in order} or self.metrics
         self.first = self.first or (done, self.last)
+        self.report()
+
+    def report(self) -> None:
+        """Shows the progress."""
+        raise NotImplementedError
 
     def piece(self, done: int, updates_per_second: float) -> None:
         self.update(done, updates_per_second, {})
@@ -104,9 +106,8 @@ class Bar(_Shown):
     def __exit__(self, *args: Any) -> None:
         self._progress.stop()
 
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        super().update(done, updates_per_second, metrics)
-        self._progress.update(self._task, completed=done, description=self._text())
+    def report(self) -> None:
+        self._progress.update(self._task, completed=self.done, description=self._text())
 
     def _text(self) -> str:
         """Returns the progress, what matters most first, because a narrow terminal cuts the end."""
@@ -128,8 +129,7 @@ class Lines(_Shown):
     def __exit__(self, *args: Any) -> None:
         self._write(f"{self.line()}, after {_clock(time.monotonic() - self.begun)}")
 
-    def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        super().update(done, updates_per_second, metrics)
+    def report(self) -> None:
         if self.last - self._written >= self._every:
             self._write(self.line())
 

@@ -48,7 +48,11 @@ def newest(folder: pathlib.Path) -> Saved | None:
     """Returns the newest intact checkpoint. Warns of each newer one, which is damaged."""
     for number in reversed(numbers_in(folder)):
         try:
-            return _read(folder, number)
+            with np.load(folder / str(number) / _FILE) as file:
+                arrays = dict(file)  # zipfile compares the checksum of each array
+            about = json.loads(arrays[_ABOUT].tobytes())
+            typed = {name: arrays[name].view(jnp.dtype(kind)) for name, kind in about["dtypes"].items()}
+            return Saved(number, about, typed)
         except (MemoryError, ImportError, PermissionError):  # the checkpoint is intact, and must not be passed over
             raise
         except Exception as error:  # zipfile, NumPy and JSON raise many kinds
@@ -77,13 +81,6 @@ def write(folder: pathlib.Path, arrays: dict[str, np.ndarray], about: dict[str, 
         raise
     for old in before[:-1]:
         shutil.rmtree(folder / str(old), ignore_errors=True)
-
-
-def _read(folder: pathlib.Path, number: int) -> Saved:
-    with np.load(folder / str(number) / _FILE) as file:
-        arrays = dict(file)  # zipfile compares the checksum of each array
-    about = json.loads(arrays[_ABOUT].tobytes())
-    return Saved(number, about, {name: arrays[name].view(jnp.dtype(kind)) for name, kind in about["dtypes"].items()})
 
 
 def check_folder(folder: Any) -> pathlib.Path:

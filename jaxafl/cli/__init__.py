@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(50_000)  # collecting garbage while JAX traces would slow down the one command of this process
         warnings.filterwarnings("once", category=UserWarning, append=True)
         warnings.formatwarning = lambda message, *place, **how: f"jaxafl: warning: {message}\n"
-        if {"list", "-h", "--help"} & {*argv} and hasattr(signal, "SIGPIPE"):
+        if {"list", "-h", "--help"} & {*argv}:
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `jaxafl list | head` ends as other commands do
     name, *arguments = argv or [""]
     try:
@@ -60,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if name in SIMULATING:
             return SIMULATING[name](arguments)
-        how: Any = {"prog": "jaxafl", "description": _ABOUT, "args": argv}
-        return tyro.extras.subcommand_cli_from_dict(COMMANDS, **how)
+        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=_ABOUT, args=argv)
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except Interrupted as ended:

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import textwrap
-import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -24,25 +23,24 @@ import optax
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
 from jaxafl.data import partition
-from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, types_of
-from jaxafl.options.checks import MOST
+from jaxafl.options import Bounds, Part, UserError, bounds_of, choices_of, did_you_mean, members_of, types_of
 from jaxafl.server import Needs, aggregate
 
-REQUIRED = "required"
+REQUIRED = dataclasses.MISSING
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", re.MULTILINE)
 _DOCUMENTED = re.compile(r"^(\S[^:]*): (.*(?:\n .*)*)", re.MULTILINE)
-KINDS: dict[str, tuple[Any, tuple[type, ...]]] = {  # kind -> module, and classes of its objects
-    "datasets": (data, (data.Dataset, data.FederatedData)),
-    "partitions": (partition, (partition.Partition,)),
-    "models": (models, (models.Model,)),
-    "servers": (server, (server.Server,)),
-    "presets": (presets, (presets.Preset,)),
-    "clocks": (clock, (clock.Clock,)),
-    "durations": (clock, (clock.Duration,)),
-    "uploads": (upload, (upload.Upload,)),
-    "corrections": (correction, (correction.Correction,)),
-    "aggregates": (aggregate, (aggregate.Aggregate,)),
-    "attacks": (attack, (attack.Attack,)),
+KINDS: dict[str, tuple[Any, Any]] = {  # kind -> module, and class of its objects
+    "datasets": (data, data.Dataset | data.FederatedData),
+    "partitions": (partition, partition.Partition),
+    "models": (models, models.Model),
+    "servers": (server, server.Server),
+    "presets": (presets, presets.Preset),
+    "clocks": (clock, clock.Clock),
+    "durations": (clock, clock.Duration),
+    "uploads": (upload, upload.Upload),
+    "corrections": (correction, correction.Correction),
+    "aggregates": (aggregate, aggregate.Aggregate),
+    "attacks": (attack, attack.Attack),
 }
 QUESTIONS = {
     "tolerated": "Which staleness is tolerated? Any: updates count as they come, or by their age",
@@ -151,20 +149,9 @@ def describe(call: Any) -> Constructor:
     return Constructor(call.__name__, call, summary, tuple(options), tuple(sorted(getattr(call, "clocks", ()))))
 
 
-def members_of(hint: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or the single type."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
-
-
-def choices_of(hint: Any) -> list[Any]:
-    """Returns the values of the `Literal` types in a union."""
-    literals = [one for one in members_of(hint) if typing.get_origin(one) is typing.Literal]
-    return [value for one in literals for value in typing.get_args(one)]
-
-
 def parts_of(hint: Any) -> tuple[type, ...]:
     """Returns the kinds of parts in a union: those options are written as expressions."""
-    every = tuple(one for _, made in KINDS.values() for one in made if issubclass(one, Part))
+    every = tuple(made for _, made in KINDS.values() if isinstance(made, type) and issubclass(made, Part))
     return tuple(one for one in members_of(hint) if isinstance(one, type) and issubclass(one, every))
 
 
@@ -185,15 +172,11 @@ def _is_written(hint: Any) -> bool:
 
 def _allowed(hint: Any, bounds: Bounds) -> str:
     """Returns values or bounds in words."""
-    limits = [
-        f"{sign} {limit:g}"
-        for sign, limit in bounds.limits().items()
-        if limit != MOST and {int, float} & {*members_of(hint)}
-    ]
+    limits = [f"{sign} {limit:g}" for sign, limit in bounds.limits().items() if {int, float} & {*members_of(hint)}]
     return ", ".join([*map(str, choices_of(hint)), *limits, *["also one per client"] * bounds.per_client])
 
 
-def _makes(call: Any, made: tuple[type, ...]) -> bool:
+def _makes(call: Any, made: Any) -> bool:
     """Returns True if a constructor makes such an object, and a command line can give its required options."""
     returned = call if isinstance(call, type) else types_of(call).get("return")
     if not isinstance(returned, type) or not issubclass(returned, made):

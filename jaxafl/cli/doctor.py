@@ -106,8 +106,8 @@ def nvidia() -> dict[str, str]:
 def datasets(data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
     """Reads every dataset with files, and the traces of phones: name -> summary, or how to get it."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # looking must not download a checkpoint
-    looks: dict[str, Any] = {name: one.call for name, one in offered("datasets").items()}
-    looks = {name: call for name, call in looks.items() if "data_dir" in inspect.signature(call).parameters}
+    every = offered("datasets").items()
+    looks = {name: one.call for name, one in every if "data_dir" in inspect.signature(one.call).parameters}
     looks |= {f"phones: {name}": getattr(phones, f"read_{name}") for name in ("links", "availability", "scores")}
     whole = {"femnist": {"clients": None}}  # its default, ten writers, ships with jaxafl
     found = {name: _summary(name, look, data_dir=data_dir, **whole.get(name, {})) for name, look in looks.items()}

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from jaxafl import clock
-from jaxafl.cli.catalogue import choices_of, imported, members_of, parts_of
+from jaxafl.cli.catalogue import imported, parts_of
 from jaxafl.client import attack, correction, upload
-from jaxafl.options import UserError, did_you_mean
+from jaxafl.options import UserError, choices_of, did_you_mean, members_of
 from jaxafl.server import aggregate
 
 NONE = ("none", "null", "None")

@@ -20,7 +20,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
-from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, choices_of, find, imported, offered
+from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, imported, offered
 from jaxafl.cli.expressions import NONE, read
 from jaxafl.client import Client
 from jaxafl.client.attack import Attack
@@ -28,7 +28,7 @@ from jaxafl.client.correction import storm
 from jaxafl.clock import uniform
 from jaxafl.data import Dataset
 from jaxafl.models.model import Precision
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError, choices_of, shown
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
 
@@ -348,7 +348,7 @@ def _options_type(command: type[Shared], names: dict[str, Constructor]) -> type:
 
 def _field(option: Option) -> tuple[str, Any, Any]:
     """Returns the field of an option for tyro."""
-    field = dataclasses.field(kw_only=True, **({} if option.default is REQUIRED else {"default": option.default}))
+    field = dataclasses.field(kw_only=True, default=option.default)
     details = arg(help=option.help.replace("`", ""))
     if option.type in ("bool", "list"):
         return option.name, Annotated[option.hint, details], field
@@ -412,15 +412,14 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
     """Returns the data of clients."""
     options, names = line.options, line.names
     found = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
-    pooled = isinstance(found, Dataset)
-    if pooled and "partition" in names:
+    if isinstance(found, Dataset):
+        if "partition" not in names:
+            raise UserError(
+                f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
+            )
         test: Any = "per_client" if options.per_client and options.validation is None else "shared"
         split = names["partition"].call(**values["partition"])
         return found.partition(split, seed=options.partition_seed, quantiles=options.partition_quantiles, test=test)
-    if pooled:
-        raise UserError(
-            f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
-        )
     if "partition" in names or options.partition_seed or options.partition_quantiles:
         raise UserError(f"{found.name} has clients of its own; leave --partition and options that begin with it out")
     return found

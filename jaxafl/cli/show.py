@@ -65,7 +65,7 @@ def _page() -> Iterator[str]:
             if one.options:
                 yield "| option | type | default | allowed | help |\n| --- | --- | --- | --- | --- |"
                 for o in one.options:
-                    default = o.default if o.default is REQUIRED else f"`{o.default!r}`"
+                    default = "required" if o.default is REQUIRED else f"`{o.default!r}`"
                     cells = [f"`{o.name}`", o.type, default, o.allowed, o.help]
                     yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
                 yield ""
@@ -96,8 +96,12 @@ def gather(folder: Positional[pathlib.Path]) -> int:
     with user_errors():
         found = gathered(folder)[0] if is_comparison(folder) else {"": gather_sweep(folder)}
     for name, one in found.items():
-        print(f"{name}: " if name else "", end="")
-        show_progress(one)
+        done, finished = one["server_steps_made"], np.isfinite(one["final_time"].values)
+        print(f"{name}: " * bool(name) + f"{int(finished.sum())} of {done.size} members are finished")
+        for place in np.ndindex(done.shape):
+            member = ", ".join(f"{axis}={done[axis].values[at]}" for axis, at in zip(done.dims, place, strict=True))
+            if "member_error" in one and (error := str(one["member_error"].values[place])):
+                print(f"{member}: {error.splitlines()[0]}")
     return 0
 
 
@@ -187,8 +191,8 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
         values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
         table.add_row(*values, *_numbers(member.runs, metric)[: len(header)])
     Console().print(table)
-    for line in [line for one in several for line in (*limits_reached(one), *wasted_runs(one))]:
-        print(line)
+    for one in several:
+        _show_ends(one)
 
 
 def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:
@@ -210,26 +214,12 @@ def _mean(values: list[float], metric: str) -> str:
     return f"{shown.mean():.4g}{spread}{' %' * percent(metric)}"
 
 
-def limits_reached(result: xr.Dataset) -> list[str]:
-    """Returns a line per limit that ended runs, with the number of these runs; the most frequent ones."""
+def _show_ends(result: xr.Dataset) -> None:
+    """Prints the limits that ended most runs, and the numbers of refused, stopped and lost runs, means over members."""
     known = np.ravel(result["stopped"] if "stopped" in result.variables else result.attrs.get("stopped", ""))
     limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
-    each = limits.most_common(_SHOWN)
-    return [f"ended by a limit: {one} ({count} of {len(known)} runs)" for one, count in each]
-
-
-def wasted_runs(result: xr.Dataset) -> list[str]:
-    """Returns a line with the numbers of refused, stopped and lost runs, means over members; none without them."""
+    for limit, count in limits.most_common(_SHOWN):
+        print(f"ended by a limit: {limit} ({count} of {len(known)} runs)")
     counts = {name: discarded_runs(result, name) for name in ("refused", "stopped", "lost")}
-    listed = ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count)
-    return [f"runs that no server step took: {listed}"] if listed else []
-
-
-def show_progress(found: xr.Dataset) -> None:
-    """Prints how many members of a sweep are finished, and the errors of failed members."""
-    done, finished = found["server_steps_made"], np.isfinite(found["final_time"].values)
-    print(f"{int(finished.sum())} of {done.size} members are finished")
-    for place in np.ndindex(done.shape):
-        member = ", ".join(f"{name}={done[name].values[at]}" for name, at in zip(done.dims, place, strict=True))
-        if "member_error" in found and (error := str(found["member_error"].values[place])):
-            print(f"{member}: {error.splitlines()[0]}")
+    if listed := ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count):
+        print(f"runs that no server step took: {listed}")

@@ -1,15 +1,13 @@
 """Local training: options, local steps and mini-batches."""
 
-from jaxafl.client.examples import check_examples, dp_sgd, takes_examples
 from jaxafl.client.memory import Memory, Turns, check_lasting, filled, first_memory, first_shared, shared_of, turns_of
-from jaxafl.client.optimizer import MadeOptimizer, Optimised, optimizer_step
-from jaxafl.client.options import Client, Moment, Timing
+from jaxafl.client.optimizer import MadeOptimizer, Optimised, dp_sgd, optimizer_step, takes_examples
+from jaxafl.client.options import Client, Moment, Timing, check_examples
 from jaxafl.client.sending import Traffic, computed_norm, sent_update, traffic
-from jaxafl.client.training import Draw, Lane, begin, draw, local_step
+from jaxafl.client.training import Lane, begin, local_step
 
 __all__ = [
     "Client",
-    "Draw",
     "Lane",
     "MadeOptimizer",
     "Memory",
@@ -23,7 +21,6 @@ __all__ = [
     "check_lasting",
     "computed_norm",
     "dp_sgd",
-    "draw",
     "filled",
     "first_memory",
     "first_shared",

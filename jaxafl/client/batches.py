@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,38 +14,30 @@ Array = jax.Array
 _ROUNDS = 32
 
 
-def positions(
-    client: Client, count: Array, size: Array, at: Any
-) -> tuple[Callable[[Array], tuple[Array, Array]], Array]:
-    """Returns a function from ranks in the mini-batch to (sample positions, mask), and the number of real ranks.
+def positions(client: Client, count: Array, size: Array, at: Any, ranks: Array) -> tuple[Array, Array, Array]:
+    """Returns the sample positions of ranks in the mini-batch, a mask of the real ones, and how many are real in all.
 
     Args:
         client: local training.
         count: int32, the client's number of samples.
         size: int32, size of a mini-batch.
         at: `Lane` of the run. Its `key`, `shuffle_key`, `client`, `run` and `step` determine the samples.
+        ranks: int32 [B].
     """
     if client.batch_size is None:
-        return lambda ranks: (jnp.minimum(ranks, count - 1), ranks < count), count
+        return jnp.minimum(ranks, count - 1), ranks < count, count
     if client.epochs is None and client.sampling == "replacement":
-
-        def drawn(ranks: Array) -> tuple[Array, Array]:
-            words, _ = threefry(at.key, at.step, ranks)
-            return below(words, count), ranks < size
-
-        return drawn, size
+        words, _ = threefry(at.key, at.step, ranks)
+        return below(words, count), ranks < size, size
     step = at.step
     if client.epochs is None:  # epochs continue where the client's last run stopped
         per_run = jnp.asarray(client.steps, jnp.int32)  # [] or [N]: `check` refuses steps per run
         step = step + at.run * (per_run[at.client] if per_run.ndim else per_run)
     batches = -(-count // size)
     first = step % batches * size
-
-    def ranked(ranks: Array) -> tuple[Array, Array]:
-        inside = (ranks < size) & (first + ranks < count)
-        return shuffled(at.shuffle_key, step // batches, jnp.where(inside, first + ranks, 0), count), inside
-
-    return ranked, jnp.minimum(size, count - first)
+    inside = (ranks < size) & (first + ranks < count)
+    where = shuffled(at.shuffle_key, step // batches, jnp.where(inside, first + ranks, 0), count)
+    return where, inside, jnp.minimum(size, count - first)
 
 
 def shuffled(key: Key, epoch: Array, ranks: Array, count: Array) -> Array:

@@ -67,13 +67,13 @@ class Optimised(Part):
         @functools.wraps(construct)
         def __init__(self: Any, *args: Any, **given: Any) -> None:
             more = {name: given.pop(name) for name in list(given) if name not in fields}
+            present = given.get("hyperparameters")
+            new = bool(more) or present is None  # other copies and rebuilt pytrees have them already
+            if new:
+                more = dict(given.pop("switches", ())) | given.pop("hyperparameters", {}) | more
             construct(self, *args, **given)
-            if "hyperparameters" not in given:  # copies and rebuilt pytrees have them already
-                self._adopt(more)
-            elif more:  # of `dataclasses.replace`, which passes the present ones, too
-                present = dict(self.switches) | self.hyperparameters
-                object.__setattr__(self, "hyperparameters", {})
-                self._adopt(present | more)
+            if new:
+                self._adopt(more, present or {})
 
         hidden = ("hyperparameters", "switches", "_attack", "_sizes")
         shown = [one for one in inspect.signature(construct).parameters.values() if one.name not in hidden]
@@ -85,18 +85,13 @@ class Optimised(Part):
         super().__post_init__()
         if isinstance(self.optimizer, optax.GradientTransformation):
             object.__setattr__(self, "optimizer", MadeOptimizer(self.optimizer))
-        numbers = {
-            name: kept(as_array(self.name, name, value) if type(value) in (list, tuple) else value)  # values of a sweep
-            for name, value in self.hyperparameters.items()
-        }
-        object.__setattr__(self, "hyperparameters", numbers)
 
-    def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformationExtraArgs:
+    def make_optimizer(self, rate_factor: Any = 1.0, **more: Any) -> optax.GradientTransformation:
         """Builds the optimiser with its learning rate times a factor; `more`: further arguments of the constructor."""
         numbers = dict(self.hyperparameters)
         if "learning_rate" in numbers:
             numbers["learning_rate"] = numbers["learning_rate"] * rate_factor
-        return optax.with_extra_args_support(self.optimizer(**numbers, **dict(self.switches), **more))
+        return self.optimizer(**numbers, **dict(self.switches), **more)
 
     def rate_at(self, step: Any, factor: Any = 1.0) -> Any:
         """Returns the learning rate of a step times a factor; 0 if the optimiser is made, and its rate not known."""
@@ -116,8 +111,13 @@ class Optimised(Part):
             if value is not None or name == "learning_rate":
                 check_number(self.name, name, value, **_BOUNDS.get(name, {}), **each)
 
-    def _adopt(self, given: dict[str, Any]) -> None:
-        """Sets the hyperparameters and switches from the arguments that are no options of the part."""
+    def _adopt(self, given: dict[str, Any], present: Mapping[str, Any]) -> None:
+        """Sets the hyperparameters and switches from the arguments that are no options of the part.
+
+        Args:
+            given: the arguments.
+            present: the hyperparameters of the part that this one copies, whose names remain numbers.
+        """
         known = inspect.signature(self.optimizer).parameters
         own = [*inspect.signature(type(self)).parameters][:-1]
         if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
@@ -126,15 +126,20 @@ class Optimised(Part):
         missing = [one.name for one in by_name if one.default is one.empty and one.name not in {*given, *own}]
         if missing:
             raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
-        given = {name: in_order(self.name, name, value) for name, value in given.items()}
-        for name in [name for name, value in given.items() if type(value) in (list, tuple)]:
-            usual = known[name].default if name in known else None
-            if name in _BOUNDS or is_number(usual) or (usual is None and all(map(is_number, given[name]))):
-                given[name] = as_array(self.name, name, given[name])
-        static_ = {name for name, value in given.items() if type(value) is int and _is_whole(known.get(name))}
-        numbers = {name: kept(value) for name, value in given.items() if is_number(value) and name not in static_}
-        object.__setattr__(self, "hyperparameters", self.hyperparameters | numbers)
-        object.__setattr__(self, "switches", tuple((name, given[name]) for name in given if name not in numbers))
+        numbers, switches = dict(self.hyperparameters), {}
+        for name, value in given.items():
+            value = in_order(self.name, name, value)
+            if type(value) in (list, tuple):
+                usual = known[name].default if name in known else None
+                free = name in present or usual is None
+                if name in _BOUNDS or is_number(usual) or (free and all(map(is_number, value))):
+                    value = as_array(self.name, name, value)
+            if is_number(value) and not (type(value) is int and _is_whole(known.get(name))):
+                numbers[name] = kept(value)
+            else:
+                switches[name] = value
+        object.__setattr__(self, "hyperparameters", numbers)
+        object.__setattr__(self, "switches", tuple(switches.items()))
 
 
 def _is_whole(parameter: inspect.Parameter | None) -> bool:
@@ -164,16 +169,21 @@ def optimizer_step(
     """
     update = optax.with_extra_args_support(optimizer).update
     takes = inspect.signature(update).parameters
-    everything = any(one.kind is one.VAR_KEYWORD for one in takes.values())
-    given = {one: value for one, value in extra.items() if everything or one in takes}
+    if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+        extra = {one: value for one, value in extra.items() if one in takes}
     with traced_method(name, "update", "a field `rng_key` of its state"):
-        return update(gradient, state, params, **given)
+        return update(gradient, state, params, **extra)
 
 
 def nodes_of(state: optax.OptState, kinds: type | tuple[type, ...]) -> list[Any]:
     """Returns the nodes of these types in an optimiser's state."""
     nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds))
     return [node for node in nodes if isinstance(node, kinds)]
+
+
+def takes_examples(state: optax.OptState) -> bool:
+    """Returns True if an optimiser with this state takes gradients of single samples, [B, ...]."""
+    return bool(nodes_of(state, optax.contrib.DifferentiallyPrivateAggregateState))
 
 
 def objective_arguments(total: Callable[[Any], tuple[Any, Any]], value: Any, gradient: Any) -> dict[str, Any]:
@@ -195,3 +205,38 @@ def objective_arguments(total: Callable[[Any], tuple[Any, Any]], value: Any, gra
 
     gradient_of = {"grad_fn": lambda params, *_: total(params)[1], "obj_fn": objective}
     return {"value": value, "grad": gradient, "value_fn": value_fn, **gradient_of}
+
+
+def dp_sgd(
+    learning_rate: optax.ScalarOrSchedule,
+    max_norm: Number,
+    noise_multiplier: Number,
+    momentum: Number | None = None,
+    nesterov: bool = False,
+) -> optax.GradientTransformation:
+    """Builds SGD on clipped gradients of single samples with Gaussian noise, the optimiser of private local steps.
+
+    A local step is one of SGD on (1/B) (Σ_b g_b min(1, C / ‖g_b‖) + N(0, (zC)² I)) with the gradients g_b of the B
+    samples of a mini-batch. B is the batch size, also of a smaller batch at the end of an epoch. The noise is drawn for
+    every local step of every run. The gradients of all B samples are in memory at once.
+
+    Any Optax optimiser that begins with `optax.contrib.differentially_private_aggregate` works in the same way.
+
+    Args:
+        learning_rate: η, a number or an Optax schedule of local steps.
+        max_norm: clipping norm C > 0 of the gradient of a sample.
+        noise_multiplier: z ≥ 0, standard deviation of the noise over C.
+        momentum: β in [0, 1), with m ← βm + gradient; `None` for no momentum.
+        nesterov: use Nesterov's momentum.
+
+    References:
+        Abadi et al. (2016), "Deep learning with differential privacy", CCS, Algorithm 1.
+
+    Examples:
+        >>> import jaxafl as afl
+        >>> options = {"learning_rate": 0.1, "max_norm": 1.0, "noise_multiplier": 1.1}
+        >>> afl.Client(afl.client.dp_sgd, **options, steps=10, batch_size=16).hyperparameters
+        {'learning_rate': 0.1, 'max_norm': 1.0, 'noise_multiplier': 1.1}
+    """
+    aggregate = optax.contrib.differentially_private_aggregate(max_norm, noise_multiplier, key=0)  # replaced per run
+    return optax.chain(aggregate, optax.sgd(learning_rate, momentum, nesterov))

@@ -15,7 +15,7 @@ import optax
 from jaxafl.client.correction.contract import Array, Correction
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.upload import Upload, as_upload
-from jaxafl.options import Number, are_plain, check_whole, in_order, number, recording, shown, static
+from jaxafl.options import Number, UserError, are_plain, check_whole, in_order, number, recording, shown, static
 
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
 FULL_BATCH_PIECE = 256
@@ -149,8 +149,8 @@ class Client(Optimised, init=False):
     @property
     def references(self) -> tuple[str, ...]:  # type: ignore[override]
         """FedProx's reference if there is a proximal term, and those of upload and correction."""
-        parts = [part.references for part in (self.upload, self.correction) if part is not None]
-        return (*(() if self.proximal is None else ("li2020",)), *(key for part in parts for key in part))
+        own = () if self.proximal is None else ("li2020",)
+        return (*own, *getattr(self.upload, "references", ()), *getattr(self.correction, "references", ()))
 
     @property
     def remembers(self) -> bool:
@@ -260,3 +260,24 @@ def _check_whole_numbers(name: str, value: Any, num_clients: int, most_axes: int
         values = (min(values), max(values))  # checking each of many clients would be slow
     for one in values:
         check_whole("Client", name, one)
+
+
+def check_examples(client: Any, model_state: Any) -> None:
+    """Raises `ValueError` for local training that cannot clip the gradients of single samples."""
+    owner = f"Client({client.optimizer_name})"
+    if jax.tree.leaves(model_state):
+        raise UserError(
+            f"{owner}: the model has non-trainable state (batch statistics), which mixes samples, so their gradients "
+            "cannot be clipped one by one. Freeze it, or use group or layer normalisation"
+        )
+    if not 0 < client.width <= client.micro_batch or client._sizes is not None:
+        raise UserError(
+            f"{owner}: gradients of single samples are clipped in one mini-batch of fixed size. Give batch_size=B, one "
+            "number, without micro_batch"
+        )
+    if client.proximal is not None or client.weight_decay is not None or client.correction is not None:
+        raise UserError(
+            f"{owner}: proximal, weight_decay and correction are terms of a mean gradient, and would be clipped with "
+            "the gradients of samples. Leave them out, or chain "
+            "optax.add_decayed_weights after optax.contrib.differentially_private_aggregate"
+        )

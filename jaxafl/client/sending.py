@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client.correction.contract import Array, Correction, LocalRun, Tree
-from jaxafl.client.memory import Memory, filled, personal_of, shared_of
+from jaxafl.client.memory import Memory, filled, shared_of
 from jaxafl.client.options import Client
 from jaxafl.client.training import Lane, local_run
 from jaxafl.client.upload import Sent, received_size
@@ -46,7 +46,7 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     if client.reset == "never":
         memory = memory._replace(optimizer=lane.optimizer_state)
     if client.personal is not None:
-        memory = memory._replace(personal=personal_of(client, lane.params))
+        memory = memory._replace(personal=shared_of(client, lane.params, personal=True))
         delta = filled(shared_of(client, delta), optax.tree.zeros_like(delta))
     if client.upload is None and client.attack is None:
         return delta, message, memory
@@ -78,9 +78,9 @@ def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
     message and shared pytree are sent, too.
     """
     trained = shared_of(client, params)
-    leaves, state = jax.tree.leaves(trained), received_size(None, jax.tree.leaves(model_state))
+    plain, state = received_size(None, trained), received_size(None, model_state)
     message, shared = traffic_of_correction(client.correction, trained)
-    return Traffic(received_size(client.upload, leaves) + state + message, received_size(None, leaves) + state + shared)
+    return Traffic(received_size(client.upload, trained) + state + message, plain + state + shared)
 
 
 def traffic_of_correction(correction: Correction | None, params: Tree) -> Traffic:
@@ -93,4 +93,4 @@ def traffic_of_correction(correction: Correction | None, params: Tree) -> Traffi
         run = LocalRun(params, jnp.int32(0), jnp.int32(0), jnp.int32(1), jnp.float32(1))
         return correction.finish(params, row, shared, run)[1], shared if correction.downloads else None
 
-    return Traffic(*(received_size(None, jax.tree.leaves(tree)) for tree in jax.eval_shape(sent, params)))
+    return Traffic(*(received_size(None, tree) for tree in jax.eval_shape(sent, params)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,8 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.correction.contract import LocalRun, Tree
-from jaxafl.client.examples import gradients_of_examples, takes_examples
 from jaxafl.client.memory import filled, shared_of
-from jaxafl.client.optimizer import objective_arguments, optimizer_step
+from jaxafl.client.optimizer import objective_arguments, optimizer_step, takes_examples
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.device.keys import Key, jax_key, pack, per_client, renewed, threefry, unpack
 from jaxafl.device.user_code import like_given, traced_method
@@ -51,22 +50,12 @@ class Lane(NamedTuple):
     stopping: Stopping | None
     memory: Any = None  # `Memory`, the client's row at the start of the run, if clients keep one
     shared: Tree = None  # for a correction, of the version that the run began with
-    rate_sum: Array | None = None  # for a correction, the learning rates of all local steps so far
-
-
-class Draw(NamedTuple):
-    """Random draws of a local step."""
-
-    positions: Array  # int32 [B], positions among the client's samples
-    mask: Array  # bool [B], False for padding
-    total: Array  # int32, samples in the mini-batch without padding
-    data_keys: Array  # [B], keys for data augmentation
-    model_key: Array  # key of the model, e.g. for dropout
+    rate_sum: Any = None  # float, for a correction, the learning rates of all local steps so far
 
 
 def local_run(client: Client, lane: Lane) -> LocalRun:
     """Returns the run as a correction sees it."""
-    return LocalRun(shared_of(client, lane.anchor), lane.client, lane.run, lane.step, cast(Array, lane.rate_sum))
+    return LocalRun(shared_of(client, lane.anchor), lane.client, lane.run, lane.step, lane.rate_sum)
 
 
 def begin(
@@ -95,6 +84,7 @@ def begin(
         params = filled(memory.personal, params)
     key = threefry(batch_key, who, run)
     zero = jnp.zeros((), jnp.result_type(float))
+    kinds = (jnp.result_type(type(usual)) for usual in Timing())  # int32 and float
     lane = Lane(
         params=params,
         model_state=model_state,
@@ -106,47 +96,23 @@ def begin(
         run=run,
         step=jnp.int32(0),
         loss=zero,
-        timing=None if client.rate_schedule is None else _as_scalars(timing),
+        timing=None if client.rate_schedule is None else Timing(*map(jnp.asarray, timing, kinds)),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
         memory=memory,
         shared=shared,
         rate_sum=None if client.correction is None else zero,
     )
     if client.reset == "never":
-        state = _with_keys(unpack(memory.optimizer), lane)
-        return lane._replace(optimizer_state=state, memory=memory._replace(optimizer=()))  # no second copy
-    return lane._replace(optimizer_state=_optimizer_state(client.of(who).make_optimizer(), params, lane))
-
-
-def _as_scalars(timing: Timing) -> Timing:
-    """Returns int32 and float scalars."""
-    return jax.tree.map(lambda value, usual: jnp.asarray(value, jnp.result_type(type(usual))), timing, Timing())
-
-
-def _optimizer_state(optimizer: optax.GradientTransformation, params: Tree, lane: Lane) -> Tree:
-    """Initialises an optimiser's state at the current step of a run, with PRNG keys derived from run and step."""
-    return _with_keys(optimizer.init(params), lane)
+        state = unpack(memory.optimizer)
+        lane = lane._replace(memory=memory._replace(optimizer=()))  # no second copy
+    else:
+        state = client.of(who).make_optimizer().init(params)
+    return lane._replace(optimizer_state=_with_keys(state, lane))
 
 
 def _with_keys(state: Tree, lane: Lane) -> Tree:
+    """Returns an optimiser's state, packed, with PRNG keys of the run and its current step."""
     return pack(renewed(state, threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
-
-
-def draw(client: Client, count: Array, lane: Lane, first: Array | int, width: int) -> Draw:
-    """Draws samples `first` .. `first + width - 1` of the mini-batch of a run's next local step.
-
-    Args:
-        client: options of local training.
-        count: int32, sample count n_i of the client.
-        lane: state of the run.
-        first, width: range of samples; the complete mini-batch if it fits into one gradient evaluation.
-    """
-    positions, total = batches.positions(client, count, client.of(lane.client).size_of_batch(count), lane)
-    ranks = first + jnp.arange(width, dtype=jnp.int32)
-    where, mask = positions(ranks)
-    data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
-    model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
-    return Draw(where, mask, total, data_keys, model_key)
 
 
 def local_step(
@@ -156,7 +122,6 @@ def local_step(
     micro_batch: int,
     count: Array,
     lane: Lane,
-    drawn: Draw | None = None,
 ) -> Lane:
     """Executes one local step of one run.
 
@@ -167,92 +132,82 @@ def local_step(
         micro_batch: samples per gradient evaluation.
         count: int32, sample count n_i of the client.
         lane: state of the run.
-        drawn: draws for the complete mini-batch, if known in advance.
     """
     client = client.of(lane.client)
-    private = takes_examples(unpack(lane.optimizer_state))
+    size, private = client.size_of_batch(count), takes_examples(unpack(lane.optimizer_state))
 
     def batch_of(first: Array | int, width: int) -> tuple[Batch, Array, Array]:
-        where, mask, total, data_keys, model_key = drawn or draw(client, count, lane, first, width)
+        """Draws samples `first` .. `first + width - 1` of the mini-batch; also how many it has, and a key."""
+        ranks = first + jnp.arange(width, dtype=jnp.int32)
+        where, mask, real = batches.positions(client, count, size, lane, ranks)
+        data_keys = jax_key(threefry(threefry(lane.key, lane.step, _DATA_STREAM), ranks, 0))
+        model_key = jax_key(threefry(threefry(lane.key, lane.step, _MODEL_STREAM), first, 0))
         x, y = fetch(lane.client, where, data_keys)
-        return Batch(x, y if client.attack is None else client.attack.labels(y), mask), total, model_key
+        return Batch(x, y if client.attack is None else client.attack.labels(y), mask), real, model_key
 
-    def gradient_sum(first: Array, params: Tree, model_state: Tree, width: int) -> tuple[Array, Tree, Tree]:
-        batch, total, model_key = batch_of(first, width)
+    def mean_loss(params: Tree, model_state: Tree, first: Array | int, width: int) -> tuple[Array, Tree]:
+        batch, real, model_key = batch_of(first, width)
+        outputs, new_state = apply(params, model_state, batch, model_key, True)
+        return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / real, new_state
 
-        def objective(params: Tree) -> tuple[Array, Tree]:
-            outputs, new_state = apply(params, model_state, batch, model_key, True)
-            return jnp.sum(jnp.where(batch.mask, outputs.loss, 0)) / total, new_state
+    gradient_of = jax.value_and_grad(mean_loss, has_aux=True)
 
-        (loss, new_state), gradient = jax.value_and_grad(objective, has_aux=True)(params)
-        return loss, gradient, new_state
-
-    def total(params: Tree) -> tuple[Array, Tree, Tree]:
-        """Computes loss and gradient of the complete mini-batch, or of its samples, and the next model state."""
+    def total(params: Tree) -> tuple[tuple[Array, Tree], Tree]:
+        """Computes loss, next model state, and gradient of the complete mini-batch, or of its samples."""
         if private:
-            batch, samples, model_key = batch_of(0, client.width)
+            batch, real, model_key = batch_of(0, client.width)
             loss, gradients = gradients_of_examples(apply, params, lane.model_state, batch, model_key)
-            return loss / samples, gradients, lane.model_state
+            return (loss / real, lane.model_state), gradients
         if 0 < client.width <= micro_batch:
-            return gradient_sum(jnp.int32(0), params, lane.model_state, client.width)
+            return gradient_of(params, lane.model_state, jnp.int32(0), client.width)
 
-        def accumulate(index: Array, carry: tuple[Array, Tree, Tree]) -> tuple[Array, Tree, Tree]:
-            loss, gradient, model_state = carry
-            more, term, model_state = gradient_sum(index * micro_batch, params, model_state, micro_batch)
-            return loss + more, jax.tree.map(jnp.add, gradient, term), model_state
+        def accumulate(index: Array, carry: tuple[tuple[Array, Tree], Tree]) -> tuple[tuple[Array, Tree], Tree]:
+            (loss, model_state), gradient = carry
+            (more, model_state), term = gradient_of(params, model_state, index * micro_batch, micro_batch)
+            return (loss + more, model_state), jax.tree.map(jnp.add, gradient, term)
 
-        size = client.size_of_batch(count)
-        zero = (jnp.zeros_like(lane.loss), optax.tree.zeros_like(params), lane.model_state)
+        zero = (jnp.zeros_like(lane.loss), lane.model_state), optax.tree.zeros_like(params)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
-    def penalised(gradient: Tree, params: Tree) -> Tree:
-        if client.weight_decay is not None:
-            gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
-        if client.proximal is not None:
-            gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
-        return gradient
-
-    def regularised(gradient: Tree, params: Tree) -> Tree:
-        gradient = penalised(gradient, params)
-        if client.correction is not None:
-
-            def gradient_at(point: Tree) -> Tree:
-                point = filled(point, params)
-                return shared_of(client, penalised(total(point)[1], point))
-
-            run = local_run(client, lane)._replace(gradient_at=gradient_at)
-            parts = shared_of(client, gradient), shared_of(client, params), lane.memory.correction, lane.shared
-            corrected = client.correction.gradient(*parts, run)
-            owner = f"the correction {client.correction.name}"
-            gradient = filled(like_given(owner, "gradient", corrected, parts[0]), gradient)
-        return gradient
-
-    def objective_of(loss: Array, params: Tree) -> Array:
+    def penalised(params: Tree, loss: Array, gradient: Tree) -> tuple[Array, Tree]:
+        """Adds weight decay and the proximal term."""
         if client.weight_decay is not None:
             loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
+            gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
         if client.proximal is not None:
             moved = optax.tree.sub(params, lane.anchor)
             loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
-        return loss
+            gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
+        return loss, gradient
 
     def value_and_gradient(params: Tree) -> tuple[Array, Tree]:
-        loss, gradient, _ = total(params)
-        return objective_of(loss, params), regularised(gradient, params)
+        (loss, _), gradient = total(params)
+        return penalised(params, loss, gradient)
 
-    loss, gradient, model_state = total(lane.params)
-    gradient = regularised(gradient, lane.params)
+    (loss, model_state), gradient = total(lane.params)
+    objective, gradient = penalised(lane.params, loss, gradient)
+    if client.correction is not None:
+
+        def gradient_at(point: Tree) -> Tree:
+            return shared_of(client, value_and_gradient(filled(point, lane.params))[1])
+
+        run = local_run(client, lane)._replace(gradient_at=gradient_at)
+        parts = shared_of(client, gradient), shared_of(client, lane.params), lane.memory.correction, lane.shared
+        corrected = client.correction.gradient(*parts, run)
+        owner = f"the correction {client.correction.name}"
+        gradient = filled(like_given(owner, "gradient", corrected, parts[0]), gradient)
     per_epoch = client.steps_per_epoch(count)
     factor = _rate_factor(client, lane, per_epoch)
     optimizer = client.make_optimizer(factor)
     counted = lane.step % per_epoch if client.reset == "epoch" else lane.step  # by a schedule of Optax
     optimizer_state = lane.optimizer_state
     if client.reset == "epoch":
-        begins = lane.step % per_epoch == 0
-        optimizer_state = optax.tree.where(begins, _optimizer_state(optimizer, lane.params, lane), optimizer_state)
+        begins = counted == 0
+        optimizer_state = optax.tree.where(begins, _with_keys(optimizer.init(lane.params), lane), optimizer_state)
 
     extra = {}
     if client.correction is None and not private:  # a correction changes the gradient, and not the objective
-        extra = objective_arguments(value_and_gradient, objective_of(loss, lane.params), gradient)
+        extra = objective_arguments(value_and_gradient, objective, gradient)
     name = f"Client({client.optimizer_name})"
     updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra)
     return lane._replace(
@@ -264,6 +219,29 @@ def local_step(
         stopping=_stopping(client, lane, loss, per_epoch),
         rate_sum=None if lane.rate_sum is None else lane.rate_sum + client.rate_at(counted, factor),
     )
+
+
+def gradients_of_examples(
+    apply: Apply, params: Tree, model_state: Tree, batch: Batch, key: Array
+) -> tuple[Array, Tree]:
+    """Computes the sum of the losses, and the gradient of each sample's loss, each leaf [B, ...]; 0 for padding.
+
+    Args:
+        apply: function of the trained model.
+        params: where.
+        model_state: its non-trainable state, which must be empty.
+        batch: the samples.
+        key: of the model, e.g. for dropout; each sample gets a key of its own.
+    """
+
+    def objective(params: Tree, x: Tree, y: Array, mask: Array, key: Array) -> Array:
+        x, y, mask = jax.tree.map(lambda leaf: leaf[None], (x, y, mask))
+        outputs, _ = apply(params, model_state, Batch(x, y, mask), key, True)
+        return jnp.sum(jnp.where(mask, outputs.loss, 0))
+
+    each = jax.vmap(jax.value_and_grad(objective), (None, 0, 0, 0, 0))
+    losses, gradients = each(params, batch.x, batch.y, batch.mask, jax.random.split(key, len(batch.mask)))
+    return jnp.sum(losses), gradients
 
 
 def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stopping | None:
@@ -290,8 +268,7 @@ def _rate_factor(client: Client, lane: Lane, per_epoch: Array) -> Any:
         moment = Moment(lane.step, lane.step // per_epoch, lane.run, client=lane.client, **lane.timing._asdict())
         with traced_method("Client", "rate_schedule", "the fields of its Moment"):
             factor = client.rate_schedule(moment)
-    schedules = (client.step_schedule, client.run_schedule)
-    for schedule, when in zip(schedules, (lane.step, lane.run), strict=True):
+    for schedule, when in ((client.step_schedule, lane.step), (client.run_schedule, lane.run)):
         if schedule is not None:
             factor = factor * schedule(when)
     if client.rate_decay_per_run is not None:

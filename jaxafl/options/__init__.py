@@ -6,6 +6,7 @@ from jaxafl.options.checks import (
     are_plain,
     as_array,
     as_numbers,
+    as_path,
     check_choice,
     check_flag,
     check_number,
@@ -22,15 +23,14 @@ from jaxafl.options.part import (
     Wrapped,
     bounds_of,
     check_options,
-    is_static,
+    choices_of,
+    members_of,
     number,
     options_of,
     recording,
     static,
-    tables_of,
     types_of,
 )
-from jaxafl.options.paths import as_path
 from jaxafl.options.suggestions import all_named, check_keywords, did_you_mean, named
 
 __all__ = [
@@ -52,17 +52,17 @@ __all__ = [
     "check_number",
     "check_options",
     "check_whole",
+    "choices_of",
     "did_you_mean",
     "in_order",
-    "is_static",
     "kept",
+    "members_of",
     "named",
     "number",
     "options_of",
     "recording",
     "shown",
     "static",
-    "tables_of",
     "types_of",
     "user_errors",
 ]

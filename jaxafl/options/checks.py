@@ -1,9 +1,11 @@
-"""Checks of options, before compilation."""
+"""Checks of options and paths that users pass, before compilation."""
 
 from __future__ import annotations
 
 import contextlib
 import operator
+import os
+import pathlib
 import reprlib
 import types
 from collections.abc import Iterator
@@ -98,6 +100,19 @@ def as_array(owner: str, name: str, value: Any) -> np.ndarray:
             f"{owner}: {name} must be a number or an array, whose rows have one length, got {shown(value)}; pad "
             "shorter ones"
         ) from None
+
+
+def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns a path with a leading `~` or `~user` replaced by the home directory.
+
+    Raises:
+        TypeError: the argument is no path.
+        ValueError: the user does not exist.
+    """
+    try:
+        return pathlib.Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path} has no home directory; a file of this name is ./{path}") from error
 
 
 def in_order(owner: str, name: str, value: Any) -> Any:

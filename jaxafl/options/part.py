@@ -22,7 +22,6 @@ import jax
 import numpy as np
 
 from jaxafl.options.checks import (
-    MOST,
     Bounds,
     are_plain,
     as_array,
@@ -52,21 +51,18 @@ def number(*, default: Any = dataclasses.MISSING, kw_only: bool = False, **bound
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(**bounds)})
 
 
-def static(
-    *, default: Any = dataclasses.MISSING, least: int = 1, most: int | None = MOST, kw_only: bool = False
-) -> Any:
+def static(*, default: Any = dataclasses.MISSING, least: int = 1, kw_only: bool = False) -> Any:
     """Declares a static option: a change of its value compiles a new program.
 
-    Its type determines the allowed values: `int` (a whole number between `least` and `most`), `bool`, `Literal` or a
-    function, and `None` with `| None`.
+    Its type determines the allowed values: `int` (a whole number of at least `least`), `bool`, `Literal` or a function,
+    and `None` with `| None`.
 
     Args:
         default: its default.
-        least, most: bounds of a whole number.
+        least: lower bound of a whole number.
         kw_only: if True, a keyword-only option.
     """
-    bounds = Bounds(static=True, least=least, most=most)
-    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": bounds})
+    return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(static=True, least=least)})
 
 
 def recording(default: None) -> Any:
@@ -115,9 +111,12 @@ class Part:
 
     def __repr__(self) -> str:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        defaults |= self.implied
-        given = {name: value for name, value in options_of(self).items() if not _same(value, defaults.get(name, ...))}
-        return f"{type(self).__name__}({', '.join(f'{name}={shown(value)}' for name, value in given.items())})"
+        given = []
+        for name, value in options_of(self).items():
+            usual = (defaults | self.implied).get(name, ...)
+            if value is not usual and not (isinstance(value, int | float | str) and value == usual):
+                given.append(f"{name}={shown(value)}")
+        return f"{type(self).__name__}({', '.join(given)})"
 
 
 def _register(cls: type, names: list[str], leaves: list[str]) -> None:
@@ -129,16 +128,13 @@ def _register(cls: type, names: list[str], leaves: list[str]) -> None:
     keys, static = [*map(jax.tree_util.GetAttrKey, leaves)], [name for name in names if name not in leaves]
 
     def flatten(part: Any) -> tuple[Any, Any]:
-        return [getattr(part, name) for name in leaves], tuple([getattr(part, name) for name in static])
-
-    def flatten_with_keys(part: Any) -> tuple[Any, Any]:
-        values, rest = flatten(part)
-        return zip(keys, values, strict=True), rest
+        values = [getattr(part, name) for name in leaves]
+        return zip(keys, values, strict=True), tuple([getattr(part, name) for name in static])
 
     def unflatten(rest: Any, values: Any) -> Any:
-        return cls(**dict(zip(leaves, values, strict=True)), **dict(zip(static, rest, strict=True)))
+        return cls(**dict(zip([*leaves, *static], [*values, *rest], strict=True)))
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
 
 class Wrapped:
@@ -197,11 +193,6 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
     return field.metadata.get("bounds", Bounds(checked=False))
 
 
-def is_static(node: Any, name: str) -> bool:
-    """Returns True if an option is static. Entries of a table of numbers are not."""
-    return any(field.name == name and bounds_of(field).static for field in dataclasses.fields(node))
-
-
 def options_of(part: Any) -> dict[str, Any]:
     """Returns name -> value of a part's options: recordings if they are set, and the entries of tables of numbers."""
     found: dict[str, Any] = {}
@@ -209,14 +200,9 @@ def options_of(part: Any) -> dict[str, Any]:
         value = getattr(part, field.name)
         if isinstance(value, dict):
             found |= value
-        elif (value is not None or not field.metadata.get("recording")) and field.metadata.get("option", True):
+        elif value is not None or not field.metadata.get("recording"):
             found.setdefault(field.name, value)
     return found
-
-
-def tables_of(part: Any) -> list[str]:
-    """Returns the names of the fields that are tables of numbers, whose entries are separate options."""
-    return [field.name for field in dataclasses.fields(part) if isinstance(getattr(part, field.name), dict)]
 
 
 @functools.cache
@@ -228,6 +214,16 @@ def types_of(cls: Any) -> dict[str, Any]:
         return {}
 
 
+def members_of(hint: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or the single type."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def choices_of(hint: Any) -> list[Any]:
+    """Returns the values of the `Literal` types in a union."""
+    return [value for one in members_of(hint) if typing.get_origin(one) is Literal for value in typing.get_args(one)]
+
+
 def check_options(part: Any, num_clients: int | None = None) -> None:
     """Checks every option of a part and of its nested parts against its type and bounds.
 
@@ -235,20 +231,17 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
         ValueError, TypeError: an option is not allowed; the message names owner, option, value and allowed values.
     """
     cls: Any = type(part)
-    kinds = types_of(cls)
     for field in dataclasses.fields(part):
-        value = getattr(part, field.name)
-        bounds = bounds_of(field)
-        kind, optional = _without_none(kinds.get(field.name, Any))
+        value, bounds = getattr(part, field.name), bounds_of(field)
+        hint = types_of(cls).get(field.name, Any)
         if nested := [*_nested(value)]:
             for one in nested:
                 check_options(one, num_clients)
-        elif not bounds.checked or (value is None and optional):
-            continue
-        elif not bounds.static:
-            check_number(part.name, field.name, value, num_clients=num_clients, **bounds._asdict())
-        else:
-            _check_static(part.name, field.name, value, kind, bounds, optional)
+        elif bounds.checked and (value is not None or types.NoneType not in members_of(hint)):
+            if bounds.static:
+                _check_static(part.name, field.name, value, hint, bounds)
+            else:
+                check_number(part.name, field.name, value, num_clients=num_clients, **bounds._asdict())
 
 
 def _nested(value: Any) -> Iterator[Part]:
@@ -260,30 +253,18 @@ def _nested(value: Any) -> Iterator[Part]:
             yield from _nested(one)
 
 
-def _check_static(owner: str, name: str, value: Any, kind: Any, bounds: Bounds, optional: bool) -> None:
-    parts = (kind, *typing.get_args(kind))
-    kinds = {typing.get_origin(one): one for one in parts}
-    whole, functions = int in parts, collections.abc.Callable in kinds
-    if kind is int or (whole and Literal in kinds and not isinstance(value, str)):
-        check_whole(owner, name, value, int(bounds.least or 0), None if bounds.most is None else int(bounds.most))
-    elif Literal in kinds and not (functions and callable(value)):
-        also = " or a function" if functions else " or a whole number" if whole else ""
-        check_choice(owner, name, value, (*[None] * optional, *typing.get_args(kinds[Literal])), also)
-    elif kind is bool:
+def _check_static(owner: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None:
+    kinds = {typing.get_origin(one) or one for one in members_of(hint)} - {types.NoneType}
+    functions, choices = collections.abc.Callable in kinds, choices_of(hint)
+    if kinds == {int} or (int in kinds and choices and not isinstance(value, str)):
+        check_whole(owner, name, value, int(bounds.least or 0))
+    elif choices and not (functions and callable(value)):
+        also = " or a function" if functions else " or a whole number" if int in kinds else ""
+        check_choice(owner, name, value, (*[None] * (types.NoneType in members_of(hint)), *choices), also)
+    elif kinds == {bool}:
         check_flag(owner, name, value)
-    elif typing.get_origin(kind) is collections.abc.Callable and not callable(value):
+    elif kinds == {collections.abc.Callable} and not callable(value):
         raise TypeError(f"{owner}: {name} must be a function, got {value!r}")
-
-
-def _without_none(kind: Any) -> tuple[Any, bool]:
-    """Returns the type without `None`, and True if `None` is allowed."""
-    parts = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    kept = [part for part in parts if part is not types.NoneType]
-    return (kept[0] if len(kept) == 1 else kind), len(kept) < len(parts)
-
-
-def _same(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, int | float | str) and value == default)
 
 
 def _as_plain(value: Any) -> Any:

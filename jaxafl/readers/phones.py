@@ -53,8 +53,8 @@ class Traces(NamedTuple):
 
 def measured_step_times(workload: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns mean and standard deviation of the seconds per local step on three phones, slow to fast, float64 [3]."""
-    table = np.asarray(MEASURED[workload], np.float64) / 1000
-    return table[:, 0], table[:, 1]
+    mean, sigma = np.asarray(MEASURED[workload], np.float64).T / 1000
+    return mean, sigma
 
 
 def benchmark_step_times(workload: str, scores: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +104,7 @@ def read_links(data_dir: Directory) -> Traces:
     times, bits = [], []
     for time, rate in zip(*_load(path, "time_s", "mbps"), strict=True):
         times.append(time - time[0])
-        bits.append(np.concatenate([[0.0], np.cumsum(rate[1:] * np.diff(time))]))
+        bits.append(np.insert(np.cumsum(rate[1:] * np.diff(time)), 0, 0.0))
     return traces_of(times, bits, f"{path}: ")
 
 

@@ -123,7 +123,7 @@ def _exact(column: list[Any]) -> Any:
 
 def label(value: Any) -> Any:
     """Returns a value as a coordinate that NetCDF can hold."""
-    if isinstance(value, bool | np.bool_ | None.__class__):
+    if isinstance(value, bool | np.bool_ | None):
         return str(value)
     if isinstance(value, int | float | str | np.generic):
         return value

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from jaxafl.data.federated import FederatedData
 from jaxafl.models.model import Model
-from jaxafl.options import UserError, did_you_mean, is_static, options_of, tables_of
+from jaxafl.options import UserError, bounds_of, did_you_mean, options_of
 from jaxafl.simulation import Simulation
 
 PARTS = ("data", "model", "client", "server", "clock", "attack")
@@ -89,7 +89,11 @@ def _axis(key: Any, column: Any) -> Axis:
             raise ValueError(f"the sweep axis {name!r} needs {len(paths)} values in each place, got {row!r}")
     if name == "seed" and len({str(row) for row in rows}) < len(rows):
         raise ValueError(f"the sweep axis 'seed' names a seed more than once, whose runs would be the same: {column!r}")
-    columns = [_numbers(path, list(values)) for path, values in zip(paths, zip(*rows, strict=True), strict=True)]
+    columns: list[Any] = []
+    for path, values in zip(paths, zip(*rows, strict=True), strict=True):
+        # floats instead of integers among floats, so that 0.5 and 1 run in one program; of an attack 1 could mean all
+        mixed = {type(value) for value in values} == {int, float} and path != "attack.clients"
+        columns.append(map(float, values) if mixed else values)
     return Axis(name, paths, list(zip(*columns, strict=True)))
 
 
@@ -113,9 +117,6 @@ def replace_at(node: Any, path: str, value: Any, full_path: str | None = None) -
         listed = f"there are {', '.join(sorted(fields))}" if fields else f"sweep over whole ones: {{{before!r}: [...]}}"
         raise ValueError(f"no option {name!r} in the path {full_path!r}; {listed}{did_you_mean(name, fields)}")
     new = replace_at(fields[name], rest, value, full_path) if rest else value
-    for table in tables_of(node):
-        if name in getattr(node, table):
-            return dataclasses.replace(node, **{table: getattr(node, table) | {name: new}})
     return dataclasses.replace(node, **{name: new})
 
 
@@ -132,12 +133,4 @@ def is_static_path(simulation: Simulation, path: str) -> bool:
     *parents, name = path.split(".")
     for parent in parents:
         node = _options(node)[parent]
-    return node is simulation or is_static(node, name)
-
-
-def _numbers(path: str, column: list[Any]) -> list[Any]:
-    """Converts integers among floats to floats, so that 0.5 and 1 run in one program."""
-    # an attack refuses 1, which can mean one client or all of them
-    if {type(value) for value in column} != {int, float} or path == "attack.clients":
-        return column
-    return [float(value) for value in column]
+    return node is simulation or any(one.name == name and bounds_of(one).static for one in dataclasses.fields(node))

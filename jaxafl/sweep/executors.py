@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.callbacks.base import required
-from jaxafl.callbacks.interrupts import Interrupted, Interrupts
+from jaxafl.callbacks.hooks import Interrupted, Interrupts
 from jaxafl.callbacks.progress import Reporter
 from jaxafl.options import UserError, check_whole, shown
 from jaxafl.readers.replacing import replacing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,17 +13,16 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, ProgressHook, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, Interrupts, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.interrupts import Interrupts
 from jaxafl.callbacks.limits import Limited
+from jaxafl.callbacks.progress import Reporter
 from jaxafl.callbacks.stopping import ends_of
 from jaxafl.clock import Schedule
 from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
-from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import Planned
 from jaxafl.engine.problem import Recording, Speed
 from jaxafl.engine.replying import Replying
@@ -165,7 +164,9 @@ class Work:
         for member in self.members:
             along = list(zip(self.axes, member.position, strict=True))
             values = [pair for axis, at in along for pair in zip(axis.paths, axis.rows[at], strict=True)]
-            program = *(_key(value) for path, value in values if path in static), *_form(member)
+            leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
+            form = [(np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves]
+            program = *(_key(value) for path, value in values if path in static), structure, *form
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
             noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
             found.append((program, (noise, *places)))
@@ -205,9 +206,10 @@ class Work:
         Args:
             devices: number of devices that share the batches.
         """
-        programs = _grouped(range(len(self.members)), lambda place: self.shared[place][0])
-        groups = [_grouped(group, lambda place: self.shared[place]) for group in programs]
-        return [batch for sharing in groups for batch in self._batches(sharing, devices)]
+        programs: dict[Any, dict[Any, list[int]]] = {}
+        for place, (program, schedule) in enumerate(self.shared):
+            programs.setdefault(program, {}).setdefault(schedule, []).append(place)
+        return [batch for sharing in programs.values() for batch in self._batches([*sharing.values()], devices)]
 
     def _batches(self, sharing: list[list[int]], devices: int) -> list[list[int]]:
         """Returns the batches of the members of one program; `sharing`: those with one schedule each."""
@@ -233,7 +235,8 @@ class Work:
         places: Sequence[int],
         checkpoint: Checkpoint | None,
         interrupts: Interrupts,
-        progress: ProgressHook | None = None,
+        reporter: Reporter | None = None,
+        reports: dict[Any, tuple[int, int, float]] | None = None,
     ) -> list[xr.Dataset]:
         """Runs a batch and returns the results of its members.
 
@@ -241,28 +244,23 @@ class Work:
             places: indices of the members.
             checkpoint: the checkpoint of the batch, if it has one.
             interrupts: the recorded signals.
-            progress: the hook of the reporter.
+            reporter, reports: as in `Hook`.
         """
         batch = [self.members[place] for place in places]
         limited = self.limited(places[0])  # members of a batch have the same length
         watched = batch if self.callbacks else []
         runs = [one.simulation.as_run(one.seed, limited.server_steps, self.recording, one.labels) for one in watched]
-        hook = Hook(progress, self.callbacks, runs, checkpoint, interrupts)
+        hook = Hook(reporter, self.callbacks, runs, checkpoint, interrupts, reports)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
-
-        def finish(one: Member, trained: Trained) -> xr.Dataset:
-            return one.simulation.result(limited.noted(trained), one.seed)
-
-        finishes = [functools.partial(finish, one) for one in batch]
-        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finishes)
+        finish = [lambda run, one=one: one.simulation.result(limited.noted(run), one.seed) for one in batch]
+        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finish)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
         """Returns the execution of a batch before its first server step."""
         batch = [self.members[place] for place in places]
-        computed = [self.schedule_of(place) for place in places]
         problems = [member.simulation.problem(member.seed, self.recording) for member in batch]
-        schedules = [schedule for schedule in computed if schedule is not None]
+        schedules = [one for place in places if (one := self.schedule_of(place)) is not None]
         origin = checkpoint.start() if checkpoint else None
         if not schedules:
             limits = self.limited(places[0]).of_steps(problems[0].clock) if len(batch) == 1 else None
@@ -275,20 +273,7 @@ class Work:
 
 def _key(value: Any) -> Any:
     """Returns a key that is equal for values with the same program."""
-    return (type(value), value) if isinstance(value, str | int | float | None.__class__) else id(value)
-
-
-def _form(member: Member) -> tuple[Any, ...]:
-    """Returns tree structure, shapes and kinds of a member's numbers, which determine its program."""
-    leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
-    return structure, tuple((np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves)
-
-
-def _grouped(places: Sequence[int], key: Callable[[int], Any]) -> list[list[int]]:
-    groups: dict[Any, list[int]] = {}
-    for place in places:
-        groups.setdefault(key(place), []).append(place)
-    return list(groups.values())
+    return (type(value), value) if isinstance(value, str | int | float | None) else id(value)
 
 
 def _num_parameters(simulation: Simulation) -> int:

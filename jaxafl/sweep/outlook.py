@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from jaxafl.device import devices_of
 from jaxafl.engine.problem import Speed
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import at_once
 from jaxafl.sweep.members import Work
+from jaxafl.sweep.run import at_once
 
 _LONG_ENOUGH = 0.5  # seconds of server steps that are timed
 

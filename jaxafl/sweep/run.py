@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
-from jaxafl.callbacks.hooks import Labelled, ProgressHook, SharedOptions
-from jaxafl.callbacks.interrupts import Interrupts
+from jaxafl.callbacks.hooks import Interrupts, Labelled, SharedOptions
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
-from jaxafl.device import devices_of
+from jaxafl.device import devices_of, host_bytes
 from jaxafl.engine.check import evaluation_interval
 from jaxafl.engine.problem import Observe, Speed
 from jaxafl.options import UserError, check_whole, named, shown
@@ -26,7 +27,6 @@ from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.devices import at_once, threads
 from jaxafl.sweep.executors import check_executor, run_in
 from jaxafl.sweep.folder import SweepFolder, gather
 from jaxafl.sweep.members import Work
@@ -145,7 +145,9 @@ def sweep(
     chosen = devices_of(devices)
     if executor is not None:
         check_executor(folder, devices)
-    share = _checked(part, folder)
+    first_batch, jobs = part or (0, 1)
+    if part is not None and (folder is None or not 0 <= first_batch < jobs):
+        raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
     speed = Speed(lanes, chunk, deterministic, tuple(chosen))
     watchers = Labelled([*check_callbacks(callbacks), *limits.stops], **getattr(callbacks, "labels", {}))
     how = speed, recording, watchers, limits.exact, dict(until or {})
@@ -157,7 +159,7 @@ def sweep(
     evaluation_interval(eval_every, steps)
     if folder is not None:
         kept = SweepFolder.begun(folder, work.identity, checkpoint_every, work.dims, steps)
-    batches = work.batches(max(1, len(chosen)))[share]
+    batches = work.batches(max(1, len(chosen)))[first_batch::jobs]
     left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in left:
@@ -179,16 +181,6 @@ def sweep(
     if path is not None:
         results.save(dataset, path)
     return warned(dataset)
-
-
-def _checked(part: Any, folder: Any) -> slice:
-    """Returns the batches of a part of a sweep. Raises `ValueError` if the part is none, or if there is no folder."""
-    if part is None:
-        return slice(None)
-    first, count = part
-    if folder is None or not 0 <= first < count:
-        raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
-    return slice(first, None, count)
 
 
 def _run_batches(
@@ -213,7 +205,7 @@ def _run_batches(
         if found is None:
             checkpoint = kept.checkpoint(places) if kept else None
             try:
-                found = work.run(places, checkpoint, interrupts, ProgressHook(reporter, reports))
+                found = work.run(places, checkpoint, interrupts, reporter, reports)
             except BaseException as error:
                 ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
                 raise
@@ -238,3 +230,39 @@ def _run_batches(
             error.dataset = assembled(work.dims, ended)  # type: ignore[attr-defined]
         raise
     return ended
+
+
+def at_once(asked: Any, devices: Sequence[Any], needed: Iterable[int]) -> int:
+    """Returns the number of concurrent batches: one per device, on a CPU without a choice of devices one per core.
+
+    The operations of a small program depend on each other and leave cores idle. Memory limits the number, too.
+
+    Args:
+        asked: the option `devices` of a sweep.
+        devices: the devices of that option.
+        needed: bytes that a batch keeps, for each program.
+    """
+    if asked not in (None, "all") or jax.default_backend() != "cpu":
+        return max(1, len(devices))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = host_bytes()
+    fitting = cores if memory is None else memory // (4 * max([*needed, 1]))
+    return max(1, len(devices), min(cores, fitting))
+
+
+def threads(devices: Sequence[Any], count: int) -> ThreadPoolExecutor:
+    """Returns an executor of `count` threads, each of which has one of the devices."""
+    # JAX's contexts are per thread: a thread would not see those of the caller
+    wide = jnp.result_type(float) == jnp.float64
+    default = jax.config.jax_default_device  # type: ignore[attr-defined]
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for place in range(count):
+        free.put(devices[place % len(devices)] if devices else default)
+
+    def begin() -> None:
+        contexts = jax.enable_x64(wide), jax.default_matmul_precision(precision), jax.default_device(free.get())
+        for context in contexts:
+            context.__enter__()
+
+    return ThreadPoolExecutor(count, initializer=begin)

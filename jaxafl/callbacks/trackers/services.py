@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 import threading
 import time
 from typing import Any
@@ -91,8 +92,8 @@ class TensorBoard(Tracker):
         suffix = f".{time.time_ns()}"  # else two runs within one second would write the same file
         place = str(self.folder / name_of(run))
         self.writer = self.module.SummaryWriter(place, filename_suffix=suffix, purge_step=done + 1)
-        self.writer.add_text("options", f"    {options}".replace("\n", "\n    "), max(done, 0))
-        self.writer.add_text("citation", f"    {run.citation}".replace("\n", "\n    "), max(done, 0))
+        for name, text in {"options": options, "citation": run.citation}.items():
+            self.writer.add_text(name, textwrap.indent(text, "    "), max(done, 0))
 
     def chunk(self, chunk: Chunk) -> None:
         for name, value in {**scalars_of(chunk), "simulated_seconds": chunk.time}.items():

@@ -111,11 +111,10 @@ class Attack(Part):
         fits: Any
         if given.ndim == 0:  # 1 could be a client, or all of them
             fits = 0 <= given <= 1 if given.dtype.kind == "f" else given.dtype.kind in "iu" and given == 0
-        elif given.dtype == bool:
-            fits = given.shape == (num_clients,)
         else:
-            fits = given.ndim == 1 and given.dtype.kind in "iu"
-            fits = fits and len({*given.tolist()} & {*range(num_clients)}) == len(given)
+            listed = np.flatnonzero(given) if given.dtype == bool and given.shape == (num_clients,) else given
+            fits = listed.ndim == 1 and listed.dtype.kind in "iu"
+            fits = fits and len({*listed.tolist()} & {*range(num_clients)}) == len(listed)
         if not fits or (given.ndim == 0 and given > 0 and not self.mask(num_clients, 0).any()):
             raise UserError(
                 f"{self.name}: clients={shown(self.clients)} names no attackers among {num_clients} clients; expected "
@@ -199,11 +198,8 @@ class Attack(Part):
 
     def labels(self, y: Tree) -> Tree:
         """Returns the labels of a client; `clients` is True if it attacks. Negative labels are padding, and stay."""
-
-        def one(y: Array) -> Array:
-            return jnp.where(self.clients & ((y >= 0) | (self.classes == 0)), self.label(y), y)
-
         if type(self).label is Attack.label:
             return y
         with traced_method(f"the attack {self.name}", "label", "`sent.key` in `forge`"):
-            return jax.tree.map(one, y)
+            lies = jax.tree.map(self.label, y)
+        return jax.tree.map(lambda y, lie: jnp.where(self.clients & ((y >= 0) | (self.classes == 0)), lie, y), y, lies)

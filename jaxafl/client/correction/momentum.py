@@ -95,9 +95,5 @@ class storm(_Momentum):
 
     def gradient(self, gradient: Tree, params: Tree, row: Last, shared: Tree, run: LocalRun) -> Tree:
         assert run.gradient_at is not None
-        weight = (1 - self.beta) * row.runs
-
-        def moved(g: Array, d: Array, before: Array) -> Array:
-            return g + jnp.asarray(weight, g.dtype) * (d - before)
-
-        return jax.tree.map(moved, gradient, row.momentum, run.gradient_at(row.point))
+        weight, before = (1 - self.beta) * row.runs, run.gradient_at(row.point)
+        return jax.tree.map(lambda g, d, b: g + jnp.asarray(weight, g.dtype) * (d - b), gradient, row.momentum, before)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -155,7 +154,7 @@ class transformation(Upload):
 
     @property
     def remembers(self) -> bool:
-        return bool(jax.tree.leaves(jax.eval_shape(self.transform.init, [jax.ShapeDtypeStruct((1,), jnp.float32)])))
+        return bool(jax.tree.leaves(jax.eval_shape(self.transform.init, [jnp.zeros(1)])))
 
     def init(self, params: Tree) -> Tree:
         return self.transform.init(params)
@@ -204,8 +203,8 @@ class chain(Upload):
     order: tuple[str, ...] = static()
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        if {*named} == {"parts", "order"}:  # a copy, or a rebuilt pytree
-            parts, order = named["parts"], named["order"]
+        if {"parts", "order"} <= {*named}:  # a rebuilt pytree, or a copy, perhaps with another part
+            order, parts = named.pop("order"), named.pop("parts") | named
         else:
             pairs = [(one.name, one) for one in map(as_upload, given)]
             pairs += [(name, as_upload(one)) for name, one in named.items()]
@@ -279,15 +278,15 @@ def as_upload(given: Any) -> Upload:
     )
 
 
-def received_size(upload: Upload | None, leaves: list[Any]) -> int:
+def received_size(upload: Upload | None, delta: Tree) -> int:
     """Returns the bytes of a sent update.
 
     Args:
         upload: transformation; `None` sends Δ.
-        leaves: arrays of Δ, or their shapes.
+        delta: arrays of Δ, or their shapes.
     """
-    counts = tuple(int(np.prod(leaf.shape, dtype=np.int64)) for leaf in leaves)
-    bits = sum(8 * count * leaf.dtype.itemsize for count, leaf in zip(counts, leaves, strict=True))
+    counts = tuple(leaf.size for leaf in jax.tree.leaves(delta))
+    bits = sum(8 * leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(delta))
     if upload is None or not sum(counts):
         return bits // 8
     each = bits / sum(counts)
