@@ -12,11 +12,10 @@ from jaxafl.clock.durations.distributions import (
     pareto,
     uniform,
 )
-from jaxafl.clock.durations.duration import Distribution, Duration, constant
+from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Run, constant, worked
 from jaxafl.clock.durations.fleet import available, stragglers
 from jaxafl.clock.durations.link import link
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
-from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.durations.sessions import sessions
 from jaxafl.clock.fleet import Fleet, LocalRun, ServerStep
 from jaxafl.clock.free_running import free_running

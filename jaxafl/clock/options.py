@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import reads
+from jaxafl.clock.durations.duration import Duration, reads
 from jaxafl.options import UserError
 
 

@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.data.form import Gather
-from jaxafl.data.stored import gather_stored, stored_rows
+from jaxafl.data.form import Gather, gather_stored, stored_rows
 from jaxafl.options import UserError, check_number, check_whole
 
 MOST_CLIENTS = 10_000

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run
+from jaxafl.clock.durations.duration import Draw, Duration, Run
 from jaxafl.options import UserError, static
 
 Intervals = tuple[Any, Any, Any]  # begin [..., K], end [..., K] and period [...] in seconds

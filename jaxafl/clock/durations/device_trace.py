@@ -14,8 +14,7 @@ import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
 from jaxafl.clock.durations.cyclic_traces import CyclicTraces
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
 from jaxafl.device.keys import below, per_client, per_run, uniform
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.readers import phones

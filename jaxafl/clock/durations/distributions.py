@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.clock.durations.duration import Distribution, Duration, Pair, Per
-from jaxafl.clock.durations.runs import Draw, Run, draw_of
+from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Pair, Per, Run, draw_of
 from jaxafl.device.keys import per_client, per_run
 from jaxafl.device.keys import uniform as uniform_from_bits
 from jaxafl.options import Number, UserError, as_numbers, check_number, named, number, static

@@ -8,17 +8,19 @@ client.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads, stream_keys, with_size, worked
 from jaxafl.device import float64_on_cpu
-from jaxafl.device.keys import per_client, per_run, seed_key
+from jaxafl.device.keys import Key, Purpose, jax_key, per_client, per_run, purpose_key, seed_key
 from jaxafl.device.keys import uniform as uniform_from_bits
+from jaxafl.device.user_code import traced_method
 from jaxafl.options import Number, Part, UserError, as_numbers, number, static
 
 Array = jax.Array
@@ -26,6 +28,65 @@ Per: TypeAlias = Literal["client", "run", "step"]
 Times: TypeAlias = tuple[np.ndarray, np.ndarray]
 POINTS = 4096  # equally likely values that represent a distribution
 D = TypeVar("D", bound="Distribution")
+P = TypeVar("P")
+
+
+class Run(NamedTuple):
+    """One run of one client, the argument of a duration."""
+
+    client: Array  # int32, client index
+    run: Array  # int32, index among the client's runs
+    local_steps: Array  # int32, number of local steps
+    longest: Array  # float64, longest of the runs that started earlier in seconds, hangs excluded
+    now: Array | float = math.nan  # float64, start of the run in simulated seconds; NaN if unknown
+
+
+class Draw(NamedTuple):
+    """Duration of a run in simulated seconds."""
+
+    work: Array  # float64, working time
+    hang: Array  # float64, idle time
+
+
+def worked(time: Array) -> Draw:
+    """Returns a duration without hang."""
+    return Draw(time, jnp.zeros_like(time))
+
+
+def stream_keys(key: Key, duration: Any) -> list[Array]:
+    """Derives one key per term; a term added on the right does not change the draws of the others."""
+    return [jax_key(purpose_key(key, Purpose.DURATION, index)) for index in range(duration.terms)]
+
+
+def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
+    """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
+    with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
+        drawn = duration.draw(prepared, run)
+    if not isinstance(drawn, Draw) or {*map(jnp.shape, drawn)} != {jnp.shape(run.client)}:
+        raise UserError(
+            f"the duration {duration.name}: draw(prepared, run) must return jaxafl.clock.Draw(work, hang), two numbers "
+            f"in seconds, as jaxafl.clock.worked(seconds) makes them; it returned {drawn!r:.200}"
+        )
+    return drawn
+
+
+def reads(duration: Any, num_clients: int) -> set[str]:
+    """Finds the fields of `Run` on which the draws of a duration depend.
+
+    Args:
+        duration: the duration.
+        num_clients: N.
+    """
+    rest = duration.without_shared()
+
+    def draw(run: Run) -> Draw:
+        return draw_of(rest, rest.prepare(stream_keys(seed_key(0), duration), num_clients), run)
+
+    with float64_on_cpu():
+        numbers: Any = [jax.ShapeDtypeStruct((), dtype) for dtype in [jnp.int32] * 3 + [jnp.float64] * 2]
+        traced = jax.make_jaxpr(draw)(Run(*numbers)).jaxpr
+    used = {id(one) for equation in traced.eqns for one in equation.invars} | {*map(id, traced.outvars)}
+    return {name for name, one in zip(Run._fields, traced.invars, strict=True) if id(one) in used}
 
 
 class Duration(Part):
@@ -151,6 +212,16 @@ class Duration(Part):
         if isinstance(number, int | float | np.number) and not isinstance(number, bool) and number:
             return self * (1 / float(number))
         return NotImplemented
+
+
+def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
+    """Returns a clock or duration with its durations for runs that send `size()` bytes, up and down."""
+    changes = {}
+    for field in dataclasses.fields(part):  # type: ignore[arg-type]
+        old = getattr(part, field.name)
+        if isinstance(old, Duration) and (new := old.prepare_size(size)) is not old:
+            changes[field.name] = new
+    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
 
 
 class Pair(Duration):

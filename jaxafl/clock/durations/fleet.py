@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, stream_keys, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys, worked
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key, uniform
 from jaxafl.options import Number, UserError, as_numbers, number, static

@@ -11,8 +11,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
 from jaxafl.clock.options import fail_if
 from jaxafl.device.keys import per_run, uniform
 from jaxafl.options import Number, UserError, number, recording

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
 from jaxafl.device.keys import jax_key, per_client, per_run, uniform
 from jaxafl.options import Number, number, static
 

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads
+from jaxafl.clock.durations.duration import Draw, Duration, Run, draw_of, reads
 from jaxafl.clock.options import fail_if
 from jaxafl.device.keys import per_client, uniform
 from jaxafl.options import Number, UserError, number, static

@@ -21,11 +21,11 @@ class Sharing:
     def __init__(self, speed: float, up: float, down: float) -> None:
         """Takes the speed B in bytes per second, and the bytes of an upload and of a download."""
         self.speed, self.up, self.down = speed, up, down
-        self.number, self.bytes, self.since = 0, 0.0, 0.0  # n, and V at the time of the last change of n
+        self.bytes, self.since = 0.0, 0.0  # V at the time of the last change of n
         self.transfers: list[tuple[float, int, int, int]] = []  # heap of V at the end, client, end, run_id
         self.works: list[tuple[float, int, int]] = []  # heap of time at the end, client, run_id
         self.runs: dict[int, tuple[LocalRun, float]] = {}  # in flight with the seconds of their work, by run_id
-        self.under_way: set[int] = set()  # run_ids of transfers
+        self.under_way: set[int] = set()  # run_ids of the n transfers
 
     def begin(self, now: float, run: LocalRun, seconds: float) -> LocalRun:
         """Begins the download of a run that works for some seconds, and returns the run, whose end is not known."""
@@ -53,7 +53,7 @@ class Sharing:
             return None
         due, client, which, run_id = heappop(self.transfers)
         self._serve(end)
-        self.bytes, self.number = due, self.number - 1  # without rounding
+        self.bytes = due  # without rounding
         self.under_way.discard(run_id)
         if which == _UP:
             return self.runs.pop(run_id)[0]._replace(arrived=end)
@@ -65,7 +65,6 @@ class Sharing:
         """Ends the transfer of a run that is stopped."""
         if run.run_id in self.under_way:
             self._serve(now)
-            self.number -= 1
             self.under_way.discard(run.run_id)
         del self.runs[run.run_id]
 
@@ -99,17 +98,16 @@ class Sharing:
 
     def _transferred(self, now: float) -> float:
         """Returns the time of the next end of a transfer."""
-        if not self.number:
+        if not self.under_way:
             return NEVER
-        return max(self.since + (self.transfers[0][0] - self.bytes) * self.number / self.speed, now)
+        return max(self.since + (self.transfers[0][0] - self.bytes) * len(self.under_way) / self.speed, now)
 
     def _transfer(self, run: LocalRun, size: float, end: int) -> None:
         heappush(self.transfers, (self.bytes + size, run.client, end, run.run_id))
         self.under_way.add(run.run_id)
-        self.number += 1
 
     def _serve(self, now: float) -> None:
         """Advances V to the time now."""
-        if self.number:
-            self.bytes += (now - self.since) * self.speed / self.number
+        if self.under_way:
+            self.bytes += (now - self.since) * self.speed / len(self.under_way)
         self.since = now
