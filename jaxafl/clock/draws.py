@@ -42,9 +42,9 @@ def uniform(bits: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return bits[0] * 2.0**-32 + (bits[1] >> np.uint32(11)) * 2.0**-53
 
 
-def stream(seed: int, purpose: Purpose, index: int = 0) -> Words:
+def stream(seed: int, purpose: Purpose) -> Words:
     """Returns the key of one stream of draws."""
-    low, high = threefry((seed & 0xFFFFFFFF, seed >> 32), int(purpose), index)
+    low, high = threefry((seed & 0xFFFFFFFF, seed >> 32), int(purpose), 0)
     return int(low[0]), int(high[0])
 
 
@@ -177,7 +177,7 @@ def _one(durations: Any, prepared: Any, run: Run) -> jax.Array:
 
 
 def _block(durations: Any, prepared: Any, runs: Run) -> jax.Array:
-    return jax.vmap(lambda run: _one(durations, prepared, run), out_axes=1)(runs)
+    return jax.vmap(_one, (None, None, 0), 1)(durations, prepared, runs)
 
 
 def exponential(u: np.ndarray) -> np.ndarray:

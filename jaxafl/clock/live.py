@@ -129,29 +129,29 @@ class Live:
 
         Every server step delays all later times by `Clock.pause`, in which no client computes.
         """
-        clock, start, count = self.clock, len(self.times), len(steps)
-        times = np.array([step.time for step in steps], np.float64)
-        self.times = np.concatenate([self.times, times])
-        taken = np.array([len(step.runs) for step in steps], np.int64)
-        number = np.arange(start, start + count)
+        clock, start = self.clock, len(self.times)
+        each = zip(*steps, strict=True) if steps else [()] * len(ServerStep._fields)
+        _, times, runs, kinds, counts, totals, dropped, columns = each
+        number, time = start + np.arange(len(steps)), np.array(times, np.float64)
+        self.times = np.concatenate([self.times, time])
+        taken = np.array([*map(len, runs)], np.int64)
         step = np.repeat(number, taken)
-        per_arrival = self._columns([run for one in steps for run in one.runs], step)
-        per_arrival["multiplicity"] = np.fromiter(itertools.chain.from_iterable(one.counts for one in steps), np.int32)
-        totals = np.array([one.totals for one in steps], np.int32).reshape(count, len(_TOTALS))
-        per_step = {"time": times + clock.pause * (number + 1)} | dict(zip(_TOTALS, totals.T, strict=True))
+        per_arrival = self._columns([*itertools.chain(*runs)], step)
+        per_arrival["multiplicity"] = np.fromiter(itertools.chain(*counts), np.int32)
+        of_totals = np.array(totals, np.int32).reshape(-1, len(_TOTALS)).T
+        per_step = {"time": time + clock.pause * (number + 1)} | dict(zip(_TOTALS, of_totals, strict=True))
         by_client = Delivery.BY_CLIENT in clock.delivers
         if by_client and Delivery.KINDS in clock.delivers:
-            per_step["kind"] = np.array([one.kinds for one in steps], np.int32)
+            per_step["kind"] = np.array(kinds, np.int32)
             per_arrival["kind"] = per_step["kind"][step - start, per_arrival["client"]]
         else:
-            per_arrival["kind"] = np.fromiter(itertools.chain.from_iterable(one.kinds for one in steps), np.int32)
-        for name in steps[0].columns if steps else ():
-            values = [one.columns[name] for one in steps]
+            per_arrival["kind"] = np.fromiter(itertools.chain(*kinds), np.int32)
+        for name in columns[0] if columns else ():
+            values = [one[name] for one in columns]
             if np.ndim(values[0]):
                 per_arrival[name] = np.concatenate(values)
             else:
                 per_step[name] = np.array(values)
-        dropped = [run for one in steps for run in one.dropped]
         made = Schedule(
             protocol=clock.name,
             num_clients=self.num_clients,
@@ -159,7 +159,7 @@ class Live:
             taken=taken,
             per_step=per_step,
             per_arrival=per_arrival,
-            unused=self._unused(dropped, np.repeat(number, [len(one.dropped) for one in steps])),
+            unused=self._unused([*itertools.chain(*dropped)], np.repeat(number, [*map(len, dropped)])),
             kinds=clock.kinds,
             by_client=by_client,
             held=tuple(self.fleet.held()),

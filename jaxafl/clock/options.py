@@ -72,11 +72,6 @@ def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, 
         )
 
 
-def draws_by_weight(clock: Any) -> bool:
-    """Returns True unless a clock's draws are uniform."""
-    return clock.weights is not None or clock.select != "uniform"
-
-
 def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False) -> None:
     """Raises `UserError` for weights that have no effect, contradict `select`, or are above 0 for too few clients.
 
@@ -86,9 +81,9 @@ def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False
         drawn: number of different clients that draws must be able to give.
         always: True if weights have an effect even if all clients can be drawn.
     """
-    if not draws_by_weight(clock):
-        return
     given = clock.weights is not None
+    if not given and clock.select == "uniform":
+        return
     positive = int(np.count_nonzero(np.broadcast_to(clock.weights, num_clients))) if given else drawn
     fail_if(clock.name, [
         (drawn >= num_clients and not always, f"all {num_clients} clients take part, so select and weights have no "

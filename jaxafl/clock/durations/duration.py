@@ -27,7 +27,6 @@ Array = jax.Array
 Per: TypeAlias = Literal["client", "run", "step"]
 Times: TypeAlias = tuple[np.ndarray, np.ndarray]
 POINTS = 4096  # equally likely values that represent a distribution
-D = TypeVar("D", bound="Distribution")
 P = TypeVar("P")
 
 
@@ -83,8 +82,8 @@ def reads(duration: Any, num_clients: int) -> set[str]:
         return draw_of(rest, rest.prepare(stream_keys(seed_key(0), duration), num_clients), run)
 
     with float64_on_cpu():
-        numbers: Any = [jax.ShapeDtypeStruct((), dtype) for dtype in [jnp.int32] * 3 + [jnp.float64] * 2]
-        traced = jax.make_jaxpr(draw)(Run(*numbers)).jaxpr
+        whole, seconds = jnp.int32(0), jnp.float64(0)
+        traced = jax.make_jaxpr(draw)(Run(whole, whole, whole, seconds, seconds)).jaxpr
     used = {id(one) for equation in traced.eqns for one in equation.invars} | {*map(id, traced.outvars)}
     return {name for name, one in zip(Run._fields, traced.invars, strict=True) if id(one) in used}
 
@@ -319,15 +318,19 @@ class Distribution(Duration):
     def draw(self, prepared: Any, run: Run) -> Draw:
         (key,) = prepared
         bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
-        client = _in_float64(self, lambda values: values[run.client] if values.ndim else values)
-        time = client.quantile(uniform_from_bits(bits, jnp.float64))
+
+        def own(numbers: Any) -> Array:
+            values = jnp.float64(numbers)
+            return values[run.client] if values.ndim else values
+
+        time = jax.tree.map(own, self).quantile(uniform_from_bits(bits, jnp.float64))
         return worked(time * run.local_steps if self.per == "step" else time)
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
         if self.per == "client" or type(self).draw is not Distribution.draw:
             return super().step_times(num_clients, seed)
         with float64_on_cpu():
-            every = _in_float64(self, lambda values: jnp.broadcast_to(values, (num_clients,))[:, None])
+            every = jax.tree.map(lambda one: jnp.broadcast_to(jnp.float64(one), num_clients)[:, None], self)
             shares = (jnp.arange(POINTS, dtype=jnp.float64) + 0.5) / POINTS
             drawn = np.asarray(every.quantile(shares[None, :]))
         return (np.zeros_like(drawn), drawn) if self.per == "step" else (drawn, np.zeros_like(drawn))
@@ -348,11 +351,6 @@ class constant(Distribution):
 
     def quantile(self, u: Array) -> Array:
         return 0 * u + self.value
-
-
-def _in_float64(duration: D, change: Callable[[Array], Array]) -> D:
-    """Returns the duration with its numbers converted to float64 and passed through `change`."""
-    return jax.tree.map(lambda value: change(jnp.asarray(value, jnp.float64)), duration)
 
 
 def _as_duration(value: Any) -> Duration:
