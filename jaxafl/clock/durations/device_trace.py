@@ -51,7 +51,7 @@ class CyclicTraces(NamedTuple):
         Returns:
             d in seconds; 0 if the amount is 0.
         """
-        time, amounts, offsets = (jnp.asarray(table) for table in (self.time, self.amount, self.offsets))
+        time, amounts, offsets = map(jnp.asarray, self)
         first = offsets[trace]
         last = offsets[trace + 1] - 1
         period = time[last]

@@ -57,6 +57,12 @@ def stream_keys(key: Key, duration: Any) -> list[Array]:
     return [jax_key(purpose_key(key, Purpose.DURATION, index)) for index in range(duration.terms)]
 
 
+def of_client(numbers: Any, client: Array) -> Array:
+    """Returns a client's entry of an option that is a number or one per client, in float64."""
+    values = jnp.asarray(numbers, jnp.float64)
+    return values[client] if values.ndim else values
+
+
 def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
     with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
@@ -318,12 +324,8 @@ class Distribution(Duration):
     def draw(self, prepared: Any, run: Run) -> Draw:
         (key,) = prepared
         bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
-
-        def own(numbers: Any) -> Array:
-            values = jnp.float64(numbers)
-            return values[run.client] if values.ndim else values
-
-        time = jax.tree.map(own, self).quantile(uniform_from_bits(bits, jnp.float64))
+        own = jax.tree.map(lambda numbers: of_client(numbers, run.client), self)
+        time = own.quantile(uniform_from_bits(bits, jnp.float64))
         return worked(time * run.local_steps if self.per == "step" else time)
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, of_client, worked
 from jaxafl.clock.fleet import NEVER, LocalRun
 from jaxafl.clock.options import fail_if
 from jaxafl.device.keys import per_run, uniform
@@ -91,12 +91,8 @@ class link(Duration):
 
         def transfer(key: Array, speed: Number, sent: Any) -> Array:
             normal = ndtri(uniform(per_run(key, run.client, run.run), jnp.float64) + 2.0**-54)
-            values = jnp.asarray(speed, jnp.float64)
-            return (
-                jnp.asarray(sent, jnp.float64)
-                / (values[run.client] if values.ndim else values)
-                * jnp.exp(sigma * (normal - sigma / 2))
-            )
+            seconds = jnp.asarray(sent, jnp.float64) / of_client(speed, run.client)
+            return seconds * jnp.exp(sigma * (normal - sigma / 2))
 
         down = self.up if self.down is None else self.down
         return worked(transfer(prepared[0], down, self.sent[1]) + transfer(prepared[1], self.up, self.sent[0]))

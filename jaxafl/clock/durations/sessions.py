@@ -60,7 +60,7 @@ class sessions(Duration):
 
     @property
     def terms(self) -> int:
-        return self.durations.terms + self.on.terms + self.off.terms + 1
+        return (self.durations + self.on + self.off).terms + 1
 
     def check(self, num_clients: int) -> None:
         for name, part in (("durations", self.durations), ("on", self.on), ("off", self.off)):
@@ -79,10 +79,7 @@ class sessions(Duration):
             ])  # fmt: skip
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Sessions:
-        first, second = self.durations.terms, self.durations.terms + self.on.terms
-        work = self.durations.prepare(keys[:first], num_clients)
-        of_on = self.on.prepare(keys[first:second], num_clients)
-        of_off = self.off.prepare(keys[second:-1], num_clients)
+        (work, of_on), of_off = (self.durations + self.on + self.off).prepare(keys[:-1], num_clients)
 
         def length(group: Array, session: Array) -> tuple[Array, Array]:
             one = Run(group, session, jnp.int32(1), jnp.float64(0), jnp.float64(0))
