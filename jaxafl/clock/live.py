@@ -19,7 +19,7 @@ from jaxafl.device.compilation import check_untraced
 from jaxafl.options import UserError, check_number, check_options, check_whole
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
-_FLOATS = ("arrived", "started", "work")
+_TYPES = [np.float64 if name in ("arrived", "started", "work") else np.int32 for name in LocalRun._fields]
 _TOTALS = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
 
 
@@ -175,10 +175,7 @@ class Live:
         before its end.
         """
         fields = zip(*runs, strict=True) if runs else [()] * len(LocalRun._fields)
-        named = zip(LocalRun._fields, fields, strict=True)
-        found: dict[str, Any] = {
-            name: np.array(values, np.float64 if name in _FLOATS else np.int32) for name, values in named
-        }
+        found: dict[str, Any] = dict(zip(LocalRun._fields, map(np.array, fields, _TYPES), strict=True))
         # a model may be older than the newest one at the start; else the reference is exact, in ties of time too
         side: Any = "right" if self.clock.delivers & (Delivery.AGED | Delivery.HELD) else "left"
         begun = np.clip(np.searchsorted(self.times, found["started"], side), found["reference"], step)

@@ -186,9 +186,8 @@ class Schedule(Summarised):
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """Values of the clock itself by name, one per server step [T] or per arrival [E]."""
-        return {
-            name: one for name, one in (self.per_step | self.per_arrival).items() if name not in PER_STEP + PER_ARRIVAL
-        }
+        every = self.per_step | self.per_arrival
+        return {name: every[name] for name in every if name not in PER_STEP + PER_ARRIVAL}
 
     def privacy(self, noise_multiplier: Any = None, *, delta: float, how: How = "participation") -> xr.Dataset:
         """Computes ε(δ) of every client for an observer of all versions, from its participations.

@@ -80,15 +80,10 @@ class available(Duration):
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> tuple[Array, Array, Array]:
         drawn = below(per_client(keys[0], jnp.arange(num_clients, dtype=jnp.int32))[0], jnp.uint32(self.zones))
-        begin, end = (
-            jnp.broadcast_to(jnp.asarray(hour, jnp.float64), (num_clients,)) for hour in (self.begin, self.end)
-        )
+        begin, end = (jnp.broadcast_to(jnp.float64(hour), num_clients) for hour in (self.begin, self.end))
         length = (end - begin) % 24
-        return (
-            begin,
-            jnp.where(length == 0, 24.0, length),
-            drawn * (24 / self.zones) + self.start,
-        )  # 0 to 24 is the day, too
+        length = jnp.where(length == 0, 24.0, length)  # 0 to 24 is the day, too
+        return begin, length, drawn * (24 / self.zones) + self.start
 
     def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
         """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""

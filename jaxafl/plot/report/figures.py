@@ -207,10 +207,7 @@ def axes_of(lines: Lines) -> list[str]:
 
 
 def _short(number: float) -> float | None:
-    if not np.isfinite(number):
-        return None
-    rounded = float(f"{number:.6g}")
-    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e9 else rounded
+    return float(f"{number:.6g}") if np.isfinite(number) else None
 
 
 def _curve(lines: Lines, place: int, metric: str, axis: str) -> Series | None:
