@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, worked
-from jaxafl.device.keys import below, per_client, per_run, uniform
+from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, worked
+from jaxafl.device.keys import below, per_client
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.readers import phones
 
@@ -178,7 +178,7 @@ class device_trace(Duration):
 
         def choose(key: Array, count: int, distinct: bool = False) -> Array:
             if distinct:
-                return jnp.argsort(uniform(per_client(key, jnp.arange(count)), jnp.float64))[:num_clients]
+                return jnp.argsort(share_of(key, jnp.arange(count)))[:num_clients]
             return below(per_client(key, clients)[0], jnp.uint32(count))
 
         return Prepared(
@@ -186,7 +186,7 @@ class device_trace(Duration):
             phone=choose(keys[0], len(measured.mean)),
             link=choose(keys[2], 1 if measured.links is None else len(measured.links.offsets) - 1, self.distinct),
             device=choose(keys[5], 1 if measured.ready is None else len(measured.ready.offsets) - 1, self.distinct),
-            phase=uniform(per_client(keys[6], clients), jnp.float64),
+            phase=share_of(keys[6], clients),
             keys=keys,
         )
 
@@ -204,7 +204,7 @@ class device_trace(Duration):
         """Draws the seconds of local training, steps · N(mean, σ²) given a positive value, by inversion."""
         phone = prepared.phone[run.client]
         mean, sigma = prepared.measured.mean[phone], prepared.measured.sigma[phone]
-        share = jnp.maximum(uniform(per_run(prepared.keys[1], run.client, run.run), jnp.float64), 2.0**-54)
+        share = jnp.maximum(share_of(prepared.keys[1], run.client, run.run), 2.0**-54)
         negative = ndtr(-mean / sigma)
         return run.local_steps * (mean + sigma * ndtri(negative + (1 - negative) * share))
 
@@ -214,7 +214,7 @@ class device_trace(Duration):
         if links is None:
             return jnp.float64(0)
         link = prepared.link[run.client]
-        share = jnp.stack([uniform(per_run(key, run.client, run.run), jnp.float64) for key in prepared.keys[3:5]])
+        share = jnp.stack([share_of(key, run.client, run.run) for key in prepared.keys[3:5]])
         megabits = 8.0 * jnp.asarray(self.megabytes, jnp.float64)
         return jnp.sum(jax.vmap(lambda start: links.elapsed(link, start, megabits))(share * links.period(link)))
 

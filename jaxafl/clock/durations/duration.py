@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.device import float64_on_cpu
-from jaxafl.device.keys import Key, Purpose, jax_key, per_client, per_run, purpose_key, seed_key
-from jaxafl.device.keys import uniform as uniform_from_bits
+from jaxafl.device.keys import Key, Purpose, jax_key, per_client, per_run, purpose_key, seed_key, uniform
 from jaxafl.device.user_code import traced_method
 from jaxafl.options import Number, Part, UserError, as_numbers, number, static
 
@@ -55,6 +54,11 @@ def worked(time: Array) -> Draw:
 def stream_keys(key: Key, duration: Any) -> list[Array]:
     """Derives one key per term; a term added on the right does not change the draws of the others."""
     return [jax_key(purpose_key(key, Purpose.DURATION, index)) for index in range(duration.terms)]
+
+
+def share_of(key: Array, client: Array, run: Array | None = None) -> Array:
+    """Draws a number in [0, 1), float64, for a client or for one of its runs."""
+    return uniform(per_client(key, client) if run is None else per_run(key, client, run), jnp.float64)
 
 
 def of_client(numbers: Any, client: Array) -> Array:
@@ -323,9 +327,8 @@ class Distribution(Duration):
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         (key,) = prepared
-        bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
         own = jax.tree.map(lambda numbers: of_client(numbers, run.client), self)
-        time = own.quantile(uniform_from_bits(bits, jnp.float64))
+        time = own.quantile(share_of(key, run.client, None if self.per == "client" else run.run))
         return worked(time * run.local_steps if self.per == "step" else time)
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:

@@ -13,10 +13,9 @@ import numpy as np
 from jax import Array
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, of_client, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, of_client, share_of, worked
 from jaxafl.clock.fleet import NEVER, LocalRun
 from jaxafl.clock.options import fail_if
-from jaxafl.device.keys import per_run, uniform
 from jaxafl.options import Number, UserError, number, recording
 
 _DOWN, _UP = 0, 1
@@ -90,7 +89,7 @@ class link(Duration):
         sigma = jnp.asarray(self.sigma, jnp.float64)
 
         def transfer(key: Array, speed: Number, sent: Any) -> Array:
-            normal = ndtri(uniform(per_run(key, run.client, run.run), jnp.float64) + 2.0**-54)
+            normal = ndtri(share_of(key, run.client, run.run) + 2.0**-54)
             seconds = jnp.asarray(sent, jnp.float64) / of_client(speed, run.client)
             return seconds * jnp.exp(sigma * (normal - sigma / 2))
 

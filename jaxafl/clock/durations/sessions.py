@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, draw_of, reads
+from jaxafl.clock.durations.duration import Draw, Duration, Run, draw_of, reads, share_of
 from jaxafl.clock.options import fail_if
-from jaxafl.device.keys import per_client, uniform
 from jaxafl.options import Number, UserError, number, static
 
 Array = jax.Array
@@ -90,7 +89,7 @@ class sessions(Duration):
         grid = jax.vmap(jax.vmap(length, (None, 0)), (0, None))
         on, off = grid(groups, jnp.arange(self.count, dtype=jnp.int32))
         begin = jnp.cumsum(on + off, axis=1)
-        share = uniform(per_client(keys[-1], jnp.arange(num_clients)), jnp.float64)
+        share = share_of(keys[-1], jnp.arange(num_clients))
         odds = jnp.asarray(self.leave, jnp.float64)
         last = jnp.where(odds > 0, 1 + jnp.floor(jnp.log1p(-share) / jnp.log1p(-odds)), jnp.inf)
         return Sessions(work, on, begin - on - off, jnp.cumsum(on, axis=1) - on, begin[:, -1], last)
