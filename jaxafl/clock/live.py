@@ -197,7 +197,7 @@ def check_arrivals(clock: Clock, found: Schedule) -> None:
     step = np.repeat(found.start + np.arange(len(taken)), taken)
     has = clock.delivers.__contains__
     kinds = max(1, len(clock.kinds))
-    backwards = (step[1:] == step[:-1]) & (of["client"][1:] <= of["client"][:-1])
+    backwards = (np.diff(step) == 0) & (np.diff(of["client"]) <= 0)
     rules = (
         ((not has(Delivery.STALE)) & (of["version"] < step), "version", "newer ones, or Delivery.STALE in `delivers`"),
         (of["local_steps"] < (not has(Delivery.PARTIAL)), "local_steps", "1 or more, or Delivery.PARTIAL"),

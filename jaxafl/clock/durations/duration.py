@@ -180,7 +180,7 @@ class Duration(Part):
         with float64_on_cpu():
             latency, per_step = self._sample(num_clients, seed, 2)
             # if the times of only some clients vary, all clients are sampled
-            if (latency[:, 0] == latency[:, 1]).all() and (per_step[:, 0] == per_step[:, 1]).all():
+            if np.array_equal(*latency.T) and np.array_equal(*per_step.T):
                 return latency[:, :1], per_step[:, :1]
             latency, per_step = self._sample(num_clients, seed, POINTS)
         if not (np.isfinite(latency) & np.isfinite(per_step)).all():

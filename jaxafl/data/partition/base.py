@@ -63,8 +63,7 @@ def require_samples(owner: str, clients: int, samples: int, min_size: int = 1) -
 
 def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
     """Returns the rows of each client; client k holds the next `sizes[k]` of them, and the last ones are left."""
-    ends = np.cumsum(sizes)
-    return [rows[begin:end] for begin, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
+    return np.split(rows, np.cumsum(sizes))[:-1]
 
 
 def rows_of_each(values: np.ndarray) -> list[np.ndarray]:
