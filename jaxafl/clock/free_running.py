@@ -39,6 +39,11 @@ class Rules(NamedTuple):
     select: Any
 
 
+def _delivers(clock: free_running) -> Delivery:
+    replies = clock.arrivals(1) is not None and clock.composed.begins.by_arrival
+    return _STARTS | clock.composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
+
+
 class free_running(Clock):
     """Clock with M_c clients in training at any time and a server step after every M arrivals.
 
@@ -117,7 +122,7 @@ class free_running(Clock):
     interval: rules.Interval = static(default="poisson", kw_only=True)
     starts: Recording = recording(default=None)
 
-    delivers = ByOptions(_STARTS | Delivery.REPLIES, lambda clock: clock._delivers)
+    delivers = ByOptions(_STARTS | Delivery.REPLIES, _delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
     takes_all = ByOptions(
         True,
@@ -186,11 +191,6 @@ class free_running(Clock):
         check_weights(self, num_clients, flying, self.rate is not None or self.begins is not None)
         check_recording(self, "starts", (), num_clients - 1)
         check_hours(self, num_clients)
-
-    @property
-    def _delivers(self) -> Delivery:
-        replies = self.arrivals(1) is not None and self.composed.begins.by_arrival
-        return _STARTS | self.composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
 
     def arrivals(self, num_clients: int) -> int | None:
         return None if self.composed.bound.waits else self.composed.closes.arrivals(num_clients)

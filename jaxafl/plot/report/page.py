@@ -80,7 +80,7 @@ def report(
     body = [section(*part) for part in parts]
     body.insert(1 + is_comparison, _chooser(lines))
     page = string.Template(_read("page.html")).substitute(
-        title=escaped(title or _title(by_name)),
+        title=escaped(title or (", ".join(by_name) if len(by_name) <= MANY else f"{len(by_name)} results")),
         lead=escaped(_lead(lines, by_name)),
         css=_read("page.css"),
         contents=joined(element("li", element("a", text, href=f"#{key}")) for key, text, _ in parts),
@@ -158,10 +158,6 @@ def _citation(lines: Lines) -> Html:
     bibtex = element("pre", settings.cited(lines), id="bibtex", tabindex="0", role="region", aria_label="BibTeX")
     copied = element("span", id="bibtex-copied", role="status")
     return joined([bibtex, element("p", element("button", "Copy", type="button", data_copy="bibtex"), " ", copied)])
-
-
-def _title(results: Mapping[str, Any]) -> str:
-    return ", ".join(results) if len(results) <= MANY else f"{len(results)} results"
 
 
 def _lead(lines: Lines, results: Mapping[str, Any]) -> str:
