@@ -27,7 +27,7 @@ from jaxafl.clock.live import Live
 from jaxafl.clock.privacy import Mechanism
 from jaxafl.clock.schedule import Schedule
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.test_sets import like_samples
+from jaxafl.data.held_out import like_samples
 from jaxafl.device import as_arrays, devices_of, on_host
 from jaxafl.engine.check import EVAL_EVERY, Parts, check_simulation, evaluation_interval, mechanism_of
 from jaxafl.engine.devices import mesh_of, put_data

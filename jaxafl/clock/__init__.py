@@ -1,7 +1,6 @@
 """Clocks, which schedule training and arrivals; see `contract`, and `durations.duration` for durations."""
 
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.clock.durations.activity import activity
 from jaxafl.clock.durations.device_trace import device_trace
 from jaxafl.clock.durations.distributions import (
     exponential,
@@ -12,11 +11,10 @@ from jaxafl.clock.durations.distributions import (
     pareto,
     uniform,
 )
-from jaxafl.clock.durations.duration import Distribution, Duration, constant
-from jaxafl.clock.durations.fleet import available, stragglers
+from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Run, constant, worked
+from jaxafl.clock.durations.fleet import activity, available, stragglers
 from jaxafl.clock.durations.link import link
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
-from jaxafl.clock.durations.runs import Draw, Run, worked
 from jaxafl.clock.durations.sessions import sessions
 from jaxafl.clock.fleet import Fleet, LocalRun, ServerStep
 from jaxafl.clock.free_running import free_running

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxafl.clock.delivery import Delivery
-from jaxafl.clock.durations.runs import with_size
+from jaxafl.clock.durations.duration import with_size
 from jaxafl.options import Part
 
 if TYPE_CHECKING:

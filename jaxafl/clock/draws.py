@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.runs import Run, draw_of, reads, stream_keys
+from jaxafl.clock.durations.duration import Run, draw_of, reads, stream_keys
 from jaxafl.device import as_arrays, compiled, float64_on_cpu
 from jaxafl.device.keys import Purpose, seed_key
 
@@ -24,7 +24,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 def threefry(key: Words, first: Any, second: Any) -> tuple[np.ndarray, np.ndarray]:
     """Computes Threefry-2x32-20 of two counters under a key: 64 random bits as two uint32 words."""
     words = [*key, key[0] ^ key[1] ^ 0x1BD11BDA]
-    low, high = (np.array(one, np.uint32) for one in np.broadcast_arrays(*np.atleast_1d(first, second)))
+    low, high = np.array(np.broadcast_arrays(*np.atleast_1d(first, second)), np.uint32)
     low += np.uint32(words[0])
     high += np.uint32(words[1])
     for group in range(5):
@@ -42,9 +42,9 @@ def uniform(bits: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     return bits[0] * 2.0**-32 + (bits[1] >> np.uint32(11)) * 2.0**-53
 
 
-def stream(seed: int, purpose: Purpose, index: int = 0) -> Words:
+def stream(seed: int, purpose: Purpose) -> Words:
     """Returns the key of one stream of draws."""
-    low, high = threefry((seed & 0xFFFFFFFF, seed >> 32), int(purpose), index)
+    low, high = threefry((seed & 0xFFFFFFFF, seed >> 32), int(purpose), 0)
     return int(low[0]), int(high[0])
 
 
@@ -53,14 +53,11 @@ class Rounds:
 
     def __init__(self, width: int, compute: Callable[[np.ndarray], np.ndarray]) -> None:
         """Takes the length of a row, and the function (indices [n, 1]) -> rows [n, width]."""
-        self.compute, self.count, self.block = compute, max(1, _BLOCK // width), -1
+        self.count = count = max(1, _BLOCK // width)
+        self.block = functools.lru_cache(1)(lambda block: compute(block * count + np.arange(count)[:, None]))
 
     def __getitem__(self, index: int) -> np.ndarray:
-        block, place = divmod(index, self.count)
-        if block != self.block:
-            self.rows = self.compute(np.arange(block * self.count, (block + 1) * self.count)[:, None])
-            self.block = block
-        return self.rows[place]
+        return self.block(index // self.count)[index % self.count]
 
 
 class PerRun:
@@ -121,11 +118,10 @@ class Seconds:
         self.replied = False  # True if replies change the local steps, and runs last a latency plus a time per step
         self.hangs = False  # True once a block has runs that hang
 
-        def seconds(local_steps: int | None) -> PerRun:
-            return PerRun(num_clients, lambda client, run: self._block(client, run, local_steps)[0])
+        def values(which: int, local_steps: int | None = None) -> PerRun:
+            return PerRun(num_clients, lambda client, run: self._block(client, run, local_steps)[which])
 
-        self.seconds, self.parts = seconds(None), [seconds(0), seconds(1)]
-        self.work = PerRun(num_clients, lambda client, run: self._block(client, run)[1])
+        self.seconds, self.work, self.parts = values(0), values(1), (values(0, 0), values(0, 1))
 
     def of(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
         """Returns the seconds of a run, and those in which the client works."""
@@ -181,7 +177,7 @@ def _one(durations: Any, prepared: Any, run: Run) -> jax.Array:
 
 
 def _block(durations: Any, prepared: Any, runs: Run) -> jax.Array:
-    return jax.vmap(lambda run: _one(durations, prepared, run), out_axes=1)(runs)
+    return jax.vmap(_one, (None, None, 0), 1)(durations, prepared, runs)
 
 
 def exponential(u: np.ndarray) -> np.ndarray:

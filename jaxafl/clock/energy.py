@@ -27,11 +27,9 @@ def energy_of(
     so_far, at = _intensity(intensity, period, clients, end)
     _, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)  # an update may be taken several times
     unused = schedule.unused
-    columns = {name: schedule.of_arrivals(name)[first] for name in ("client", "started", "arrived", "work")}
-    client, started, ended, work = (
-        np.concatenate([columns[name], getattr(unused, other)])
-        for name, other in (("client", "client"), ("started", "started"), ("arrived", "ended"), ("work", "work"))
-    )
+    taken = [schedule.of_arrivals(name)[first] for name in ("client", "started", "arrived", "work")]
+    others = [unused.client, unused.started, unused.ended, unused.work]
+    client, started, ended, work = map(np.concatenate, zip(taken, others, strict=True))
     if np.isnan(work).any():
         raise UserError(
             f"energy: runs of the clock {schedule.protocol} have no duration; expected a clock with durations"

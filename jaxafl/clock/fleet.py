@@ -420,12 +420,8 @@ class Fleet:
     def comes(self) -> bool:
         """Returns True if a run in flight will arrive, or a start is due."""
         phase = NEVER if self.transport is None else self.transport.time(self.now)
-        return (
-            bool(self.due)
-            or self.opens < NEVER
-            or phase < NEVER
-            or (bool(self.flight) and self.flight[0].arrived < NEVER)
-        )
+        first = self.flight[0].arrived if self.flight else NEVER
+        return bool(self.due) or min(self.opens, phase, first) < NEVER
 
     def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool] | None:
         """Returns the function that says if the upload of a run fails, or `None` if none ever does.

@@ -6,8 +6,9 @@ It is composed of the rules of `jaxafl.clock.rules`; its other options are trans
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from jaxafl.clock import rules
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
@@ -27,6 +28,20 @@ _EXCLUSIVE = (
 """Options of which `free_running` takes at most one."""
 _FURTHER = {"on_bound": "max_staleness", "windows": "period", "interval": "rate", "start_skew": "dispatch"}
 """Options that say more about another one."""
+
+
+class Rules(NamedTuple):
+    """When the server steps, how stale an update may be, when clients start, and which of them."""
+
+    closes: rules.Closes
+    bound: rules.Bound
+    begins: rules.Begins
+    select: Any
+
+
+def _delivers(clock: free_running) -> Delivery:
+    replies = clock.arrivals(1) is not None and clock.composed.begins.by_arrival
+    return _STARTS | clock.composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
 
 
 class free_running(Clock):
@@ -107,7 +122,7 @@ class free_running(Clock):
     interval: rules.Interval = static(default="poisson", kw_only=True)
     starts: Recording = recording(default=None)
 
-    delivers = ByOptions(_STARTS | Delivery.REPLIES, lambda clock: clock._delivers)
+    delivers = ByOptions(_STARTS | Delivery.REPLIES, _delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
     takes_all = ByOptions(
         True,
@@ -124,31 +139,24 @@ class free_running(Clock):
         if self.buffer is None and self.period is None and self.closes is None:
             object.__setattr__(self, "buffer", 1)
 
-    @property
-    def composed(self) -> Any:
-        """The clock with its rules as objects: `closes`, `bound`, `begins` and `select`."""
-        closes, begins, bound, select = self.closes, self.begins, self.bound, self.select
-        if closes is None and self.period is not None:
+    @functools.cached_property
+    def composed(self) -> Rules:
+        """The rules of the clock as objects."""
+        closes: rules.Closes = rules.after(self.buffer or 1)
+        if self.period is not None:
             closes = rules.every(self.period, self.windows, self.buffer)
-        if begins is None and self.rate is not None:
+        begins: rules.Begins = rules.before_step() if self.before_step else rules.at_arrival()
+        if self.rate is not None:
             begins = rules.at_rate(self.rate, self.interval)
-        if begins is None and self.dispatch == "step":
+        elif self.dispatch == "step":
             begins = rules.at_step(self.start_skew)
-        if bound is None and self.max_staleness is not None:
-            bound = getattr(rules, self.on_bound)(self.max_staleness)
+        bound = rules.Bound() if self.max_staleness is None else getattr(rules, self.on_bound)(self.max_staleness)
+        select = {"uniform": rules.uniformly(), "samples": rules.by_samples()}.get(str(self.select), self.select)
         if self.hours is not None:
             select = rules.within(self.hours)
         elif self.weights is not None:
             select = rules.by_weight(self.weights)
-        elif isinstance(select, str):
-            select = rules.by_samples() if select == "samples" else rules.uniformly()
-        return dataclasses.replace(
-            self,
-            closes=closes or rules.after(self.buffer or 1),
-            bound=bound or rules.Bound(),
-            begins=begins or (rules.before_step() if self.before_step else rules.at_arrival()),
-            select=select,
-        )
+        return Rules(self.closes or closes, self.bound or bound, self.begins or begins, select)
 
     def check(self, num_clients: int) -> None:
         given = [f.name for f in dataclasses.fields(self) if repr(getattr(self, f.name)) != repr(f.default)]
@@ -158,66 +166,46 @@ class free_running(Clock):
         for name, other in _FURTHER.items():
             if name in given and other not in given:
                 raise UserError(f"{self.name}: {name} has no effect without {other}; give {other}, or leave out {name}")
-        fail_if(self.name, self._contradictions(self.in_flight(num_clients)))
-        check_at_most(self.name, "concurrency", self.in_flight(num_clients), num_clients)
-        check_weights(self, num_clients, self.in_flight(num_clients), self.rate is not None or self.begins is not None)
+        (closes, bound, begins, select), flying = self.composed, self.in_flight(num_clients)
+        most, keeps_up = closes.arrivals(flying), begins.newest and begins.by_arrival
+        recorded, in_hours = self.starts is not None, isinstance(select, rules.within)
+        fail_if(self.name, [
+            (self.concurrency is None and begins.by_arrival, "concurrency is not given; give concurrency=M_c"),
+            (getattr(begins, "slots", 0) > flying, f"{begins!r} never has as many open slots: concurrency is {flying}"),
+            (isinstance(begins, rules.grace) and in_hours, "hours and a grace window both delay starts: leave one of "
+             "them out"),
+            (isinstance(begins, rules.at_step) and (most or 1) > flying, f"a buffer of {most} can never fill: with "
+             f"dispatch='step' at most concurrency={flying} updates arrive before the next step; use a buffer <= "
+             "concurrency"),
+            (getattr(begins, "skew", False) and self.arrivals(flying) is None, "start_skew=True needs a fixed number "
+             "of arrivals: leave period and on_bound='wait' out"),
+            (bound.waits and Delivery.EMPTY in closes.delivers, "period ends a step at its time, but on_bound='wait' "
+             "waits for late runs: give buffer=M, or on_bound='refuse'"),
+            (bound.stops and not keeps_up, f"on_bound='stop' restarts clients from the newest version, but {begins!r} "
+             "does not: give on_bound='refuse'"),
+            ((bound.stops or bound.waits) and recorded, f"recorded starts go with on_bound='refuse', not {bound!r}"),
+            (in_hours and (bound.stops or not keeps_up or recorded), "hours choose clients, and cannot go with "
+             "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
+        ])  # fmt: skip
+        check_at_most(self.name, "concurrency", flying, num_clients)
+        check_weights(self, num_clients, flying, self.rate is not None or self.begins is not None)
         check_recording(self, "starts", (), num_clients - 1)
         check_hours(self, num_clients)
 
-    def _contradictions(self, flying: int) -> list[tuple[bool, str]]:
-        """Returns pairs of a predicate and what is wrong if it is true; `flying`: M_c."""
-        composed = self.composed
-        most = composed.closes.arrivals(flying)
-        keeps_up = composed.begins.newest and composed.begins.by_arrival
-        together = isinstance(composed.begins, rules.at_step)
-        beside = composed.bound.stops or not keeps_up or self.starts is not None
-        return [
-            (self.concurrency is None and composed.begins.by_arrival, "concurrency is not given; give concurrency=M_c"),
-            (getattr(composed.begins, "slots", 0) > flying, f"{composed.begins!r} never has as many open slots: "
-             f"concurrency is {flying}"),
-            (isinstance(composed.begins, rules.grace) and isinstance(composed.select, rules.within), "hours and a "
-             "grace window both delay starts: leave one of them out"),
-            (together and (most or 1) > flying, f"a buffer of {most} can never fill: with dispatch='step' at most "
-             f"concurrency={flying} updates arrive before the next step; use a buffer <= concurrency"),
-            (getattr(composed.begins, "skew", False) and self._varies(flying), "start_skew=True needs a "
-             "fixed number of arrivals: leave period and on_bound='wait' out"),
-            (composed.bound.waits and Delivery.EMPTY in composed.closes.delivers, "period ends a step at its time, but "
-             "on_bound='wait' waits for late runs: give buffer=M, or on_bound='refuse'"),
-            (composed.bound.stops and not keeps_up, f"on_bound='stop' restarts clients from the newest version, but "
-             f"{composed.begins!r} does not: give on_bound='refuse'"),
-            ((composed.bound.stops or composed.bound.waits) and self.starts is not None, "recorded starts go with "
-             f"on_bound='refuse', not {composed.bound!r}"),
-            (beside and isinstance(composed.select, rules.within), "hours choose clients, and cannot go with "
-             "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
-        ]  # fmt: skip
-
-    def _varies(self, num_clients: int) -> bool:
-        """Returns True if server steps may differ in their numbers of arrivals."""
-        return self.composed.bound.waits or self.composed.closes.arrivals(num_clients) is None
-
-    @property
-    def _delivers(self) -> Delivery:
-        composed = self.composed
-        replies = not self._varies(1) and composed.begins.by_arrival
-        return _STARTS | composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
-
     def arrivals(self, num_clients: int) -> int | None:
-        return None if self._varies(num_clients) else self.composed.closes.arrivals(num_clients)
+        return None if self.composed.bound.waits else self.composed.closes.arrivals(num_clients)
 
     def in_flight(self, num_clients: int) -> int:
         return self.concurrency or num_clients
 
     def steps(self, fleet: Fleet) -> Steps:
-        composed, flying = self.composed, self.in_flight(fleet.num_clients)
-        everyone = flying == fleet.num_clients and not composed.select.always and composed.begins.by_arrival
+        (closes, bound, begins, select), flying = self.composed, self.in_flight(fleet.num_clients)
+        everyone = flying == fleet.num_clients and not select.always and begins.by_arrival
         if not everyone or self.starts is not None:  # else those restart whose runs have ended
-            fleet.choose = composed.select.begin(fleet, flying) if self.starts is None else self._recorded(fleet)
+            fleet.choose = select.begin(fleet, flying) if self.starts is None else self._recorded(fleet)
             fleet.due += [None] * flying
-        closes: rules.Closes = composed.closes
-        begins: rules.Begins = composed.begins
-        bound: rules.Bound = composed.bound
         begins.begin(fleet, self)
-        lost = fleet.losses(self.lost, getattr(composed.select, "hours", None))
+        lost = fleet.losses(self.lost, getattr(select, "hours", None))
         alarms = closes.alarms(fleet)
         fleet.alarm = next(alarms, NEVER)
         taken: list[LocalRun] = []

@@ -19,7 +19,7 @@ from jaxafl.device.compilation import check_untraced
 from jaxafl.options import UserError, check_number, check_options, check_whole
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
-_FLOATS = ("arrived", "started", "work")
+_TYPES = [np.float64 if name in ("arrived", "started", "work") else np.int32 for name in LocalRun._fields]
 _TOTALS = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
 
 
@@ -129,29 +129,29 @@ class Live:
 
         Every server step delays all later times by `Clock.pause`, in which no client computes.
         """
-        clock, start, count = self.clock, len(self.times), len(steps)
-        times = np.array([step.time for step in steps], np.float64)
-        self.times = np.concatenate([self.times, times])
-        taken = np.array([len(step.runs) for step in steps], np.int64)
-        number = np.arange(start, start + count)
+        clock, start = self.clock, len(self.times)
+        each = zip(*steps, strict=True) if steps else [()] * len(ServerStep._fields)
+        _, times, runs, kinds, counts, totals, dropped, columns = each
+        number, time = start + np.arange(len(steps)), np.array(times, np.float64)
+        self.times = np.concatenate([self.times, time])
+        taken = np.array([*map(len, runs)], np.int64)
         step = np.repeat(number, taken)
-        per_arrival = self._columns([run for one in steps for run in one.runs], step)
-        per_arrival["multiplicity"] = np.fromiter(itertools.chain.from_iterable(one.counts for one in steps), np.int32)
-        totals = np.array([one.totals for one in steps], np.int32).reshape(count, len(_TOTALS))
-        per_step = {"time": times + clock.pause * (number + 1)} | dict(zip(_TOTALS, totals.T, strict=True))
+        per_arrival = self._columns([*itertools.chain(*runs)], step)
+        per_arrival["multiplicity"] = np.fromiter(itertools.chain(*counts), np.int32)
+        of_totals = np.array(totals, np.int32).reshape(-1, len(_TOTALS)).T
+        per_step = {"time": time + clock.pause * (number + 1)} | dict(zip(_TOTALS, of_totals, strict=True))
         by_client = Delivery.BY_CLIENT in clock.delivers
         if by_client and Delivery.KINDS in clock.delivers:
-            per_step["kind"] = np.array([one.kinds for one in steps], np.int32)
+            per_step["kind"] = np.array(kinds, np.int32)
             per_arrival["kind"] = per_step["kind"][step - start, per_arrival["client"]]
         else:
-            per_arrival["kind"] = np.fromiter(itertools.chain.from_iterable(one.kinds for one in steps), np.int32)
-        for name in steps[0].columns if steps else ():
-            values = [one.columns[name] for one in steps]
+            per_arrival["kind"] = np.fromiter(itertools.chain(*kinds), np.int32)
+        for name in columns[0] if columns else ():
+            values = [one[name] for one in columns]
             if np.ndim(values[0]):
                 per_arrival[name] = np.concatenate(values)
             else:
                 per_step[name] = np.array(values)
-        dropped = [run for one in steps for run in one.dropped]
         made = Schedule(
             protocol=clock.name,
             num_clients=self.num_clients,
@@ -159,7 +159,7 @@ class Live:
             taken=taken,
             per_step=per_step,
             per_arrival=per_arrival,
-            unused=self._unused(dropped, np.repeat(number, [len(one.dropped) for one in steps])),
+            unused=self._unused([*itertools.chain(*dropped)], np.repeat(number, [*map(len, dropped)])),
             kinds=clock.kinds,
             by_client=by_client,
             held=tuple(self.fleet.held()),
@@ -175,10 +175,7 @@ class Live:
         before its end.
         """
         fields = zip(*runs, strict=True) if runs else [()] * len(LocalRun._fields)
-        named = zip(LocalRun._fields, fields, strict=True)
-        found: dict[str, Any] = {
-            name: np.array(values, np.float64 if name in _FLOATS else np.int32) for name, values in named
-        }
+        found: dict[str, Any] = dict(zip(LocalRun._fields, map(np.array, fields, _TYPES), strict=True))
         # a model may be older than the newest one at the start; else the reference is exact, in ties of time too
         side: Any = "right" if self.clock.delivers & (Delivery.AGED | Delivery.HELD) else "left"
         begun = np.clip(np.searchsorted(self.times, found["started"], side), found["reference"], step)
@@ -200,7 +197,7 @@ def check_arrivals(clock: Clock, found: Schedule) -> None:
     step = np.repeat(found.start + np.arange(len(taken)), taken)
     has = clock.delivers.__contains__
     kinds = max(1, len(clock.kinds))
-    backwards = (step[1:] == step[:-1]) & (of["client"][1:] <= of["client"][:-1])
+    backwards = (np.diff(step) == 0) & (np.diff(of["client"]) <= 0)
     rules = (
         ((not has(Delivery.STALE)) & (of["version"] < step), "version", "newer ones, or Delivery.STALE in `delivers`"),
         (of["local_steps"] < (not has(Delivery.PARTIAL)), "local_steps", "1 or more, or Delivery.PARTIAL"),

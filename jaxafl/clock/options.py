@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import reads
+from jaxafl.clock.durations.duration import Duration, reads
 from jaxafl.options import UserError
 
 
@@ -65,17 +64,11 @@ def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, 
             f"{clock.name}: the recorded {name} are {table.dtype} of shape {table.shape}{found}; expected whole "
             f"numbers from 0 to {most} of shape [entry{''.join(f', {size}' for size in columns)}]"
         )
-    ordered = np.sort(table, axis=-1)
-    if not repeats and (twice := (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).any():
+    if not repeats and (twice := (np.diff(np.sort(table, axis=-1)) == 0).any(axis=1)).any():
         raise UserError(
             f"{clock.name}: entry {twice.argmax()} of the recorded {name} names a client twice, who would be busy; "
             "draw with replacement to let a client count twice"
         )
-
-
-def draws_by_weight(clock: Any) -> bool:
-    """Returns True unless a clock's draws are uniform."""
-    return clock.weights is not None or clock.select != "uniform"
 
 
 def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False) -> None:
@@ -87,9 +80,9 @@ def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False
         drawn: number of different clients that draws must be able to give.
         always: True if weights have an effect even if all clients can be drawn.
     """
-    if not draws_by_weight(clock):
-        return
     given = clock.weights is not None
+    if not given and clock.select == "uniform":
+        return
     positive = int(np.count_nonzero(np.broadcast_to(clock.weights, num_clients))) if given else drawn
     fail_if(clock.name, [
         (drawn >= num_clients and not always, f"all {num_clients} clients take part, so select and weights have no "

@@ -81,7 +81,7 @@ def privacy_of(takings: Any, mechanism: Mechanism, noise_multiplier: Any, delta:
         epsilon = np.full(takings.num_clients, largest[-1])
     else:
         of_clients, of_steps = sensitivity_of(takings, mechanism, z, how)
-        epsilon, largest = (_epsilon(squares, delta) for squares in (of_clients, of_steps))
+        epsilon, largest = (gaussian_epsilon(squares, delta) for squares in (of_clients, of_steps))
         exposed = "L2 sensitivity of all releases to the client over the noise's standard deviation"
         variables["sensitivity"] = ("population", np.sqrt(of_clients), {"long_name": exposed})
     variables["epsilon"] = ("population", epsilon, {"long_name": said})
@@ -148,32 +148,35 @@ def _accumulated(
     return total / scale, np.maximum.accumulate(largest)
 
 
-def _epsilon(squares: np.ndarray, delta: float) -> np.ndarray:
-    """Returns ε of squared sensitivities μ² [...]."""
-    values, place = np.unique(squares, return_inverse=True)
-    return gaussian_epsilon(np.sqrt(values), delta)[place]
-
-
 def _sampled(takings: Any, z: float, delta: float) -> np.ndarray:
-    """Returns ε after every server step if each takes a Poisson sample of its number of updates over N, float [T]."""
+    """Returns ε after every server step if each takes a Poisson sample of its number of updates over N, float [T].
+
+    It is computed from privacy loss distributions by dp-accounting, which the extra `privacy` brings.
+    """
+    import dp_accounting
+
     size = np.where(takings.mask, takings.multiplicity, 0).sum(axis=1)
-    shares, place = np.unique(np.minimum(size / takings.num_clients, 1.0), return_inverse=True)
-    steps = len(size)
-    ends = np.unique(np.linspace(0, steps - 1, _POINTS).astype(int))
-    counts = [np.bincount(place[: end + 1], minlength=len(shares)) for end in ends]
-    named = [{float(q): int(n) for q, n in zip(shares, found, strict=True) if q * n} for found in counts]
-    known = np.array([sampled_epsilon_by_pld(one, z, delta) if one else 0.0 for one in named])
-    return known[np.searchsorted(ends, np.arange(steps))]
+    shares = np.minimum(size / takings.num_clients, 1.0)
+    ends = np.unique(np.linspace(0, len(size) - 1, _POINTS).astype(int))
+    known = []
+    for end in ends:
+        accountant: Any = dp_accounting.pld.PLDAccountant()
+        for share, count in zip(*np.unique(shares[: end + 1], return_counts=True), strict=True):
+            if share > 0:
+                sampled = dp_accounting.PoissonSampledDpEvent(float(share), dp_accounting.GaussianDpEvent(z))
+                accountant.compose(sampled, int(count))
+        known.append(float(accountant.get_epsilon(delta)))
+    return np.array(known)[np.searchsorted(ends, np.arange(len(size)))]
 
 
-def gaussian_epsilon(mu: np.ndarray, delta: float) -> np.ndarray:
-    """Computes ε of Gaussian mechanisms with sensitivity over noise μ, exactly.
+def gaussian_epsilon(squares: np.ndarray, delta: float) -> np.ndarray:
+    """Computes ε of Gaussian mechanisms with squared sensitivity over variance μ², exactly.
 
     The smallest ε >= 0 with Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ) <= δ. Gaussian mechanisms compose exactly: several with
     μ_1, μ_2 ... are one with μ² = Σ μ_k².
 
     Args:
-        mu: μ = 1/z of mechanisms with noise multiplier z, float [...]; 0 for no release.
+        squares: μ² = 1/z² of mechanisms with noise multiplier z, float [n]; 0 for no release.
         delta: δ in (0, 1).
 
     References:
@@ -181,8 +184,9 @@ def gaussian_epsilon(mu: np.ndarray, delta: float) -> np.ndarray:
     """
     from scipy.special import log_ndtr
 
-    released = mu > 0
-    mu = np.where(released, mu, 1.0)
+    values, place = np.unique(squares, return_inverse=True)
+    released = values > 0
+    mu = np.sqrt(np.where(released, values, 1.0))
 
     def exceeded(epsilon: np.ndarray) -> np.ndarray:
         above, below = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
@@ -195,27 +199,7 @@ def gaussian_epsilon(mu: np.ndarray, delta: float) -> np.ndarray:
         middle = (low + high) / 2
         more = exceeded(middle)
         low, high = np.where(more, middle, low), np.where(more, high, middle)
-    return np.where(released, high, 0.0)
-
-
-def sampled_epsilon_by_pld(shares: dict[float, int], noise_multiplier: float, delta: float) -> float:
-    """Computes ε of Gaussian mechanisms on Poisson samples from their privacy loss distribution, by dp-accounting.
-
-    Args:
-        shares: q -> number of mechanisms.
-        noise_multiplier: z > 0.
-        delta: δ.
-
-    Raises:
-        ImportError: dp-accounting is not installed; the extra `privacy` brings it.
-    """
-    import dp_accounting
-
-    accountant: Any = dp_accounting.pld.PLDAccountant()
-    for share, count in shares.items():
-        event = dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise_multiplier))
-        accountant.compose(event, count)
-    return float(accountant.get_epsilon(delta))
+    return np.where(released, high, 0.0)[place]
 
 
 def _noise(mechanism: Mechanism, given: Any, num_clients: int) -> np.ndarray:

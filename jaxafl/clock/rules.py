@@ -22,7 +22,6 @@ from jaxafl.device.keys import Purpose
 from jaxafl.options import Number, Part, UserError, number, static
 
 Interval: TypeAlias = Literal["constant", "poisson"]
-_STARTS = Delivery.STALE | Delivery.CONTINUOUS
 
 
 # ---- when the server steps
@@ -245,7 +244,7 @@ class at_step(Begins):
     def begin(self, fleet: Fleet, clock: Any) -> None:
         fleet.refills = False
         if self.skew:
-            size, fleet.keeps = clock.composed.closes.arrivals(fleet.num_clients) or 1, 1
+            size, fleet.keeps = fleet.size or 1, 1
             fleet.origin = lambda left: (max(fleet.version - (left % size > 0), 0), fleet.version)
 
     def drops(self, fleet: Fleet, run: LocalRun) -> None:

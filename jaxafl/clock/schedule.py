@@ -186,9 +186,8 @@ class Schedule(Summarised):
     @property
     def columns(self) -> dict[str, np.ndarray]:
         """Values of the clock itself by name, one per server step [T] or per arrival [E]."""
-        return {
-            name: one for name, one in (self.per_step | self.per_arrival).items() if name not in PER_STEP + PER_ARRIVAL
-        }
+        every = self.per_step | self.per_arrival
+        return {name: every[name] for name in every if name not in PER_STEP + PER_ARRIVAL}
 
     def privacy(self, noise_multiplier: Any = None, *, delta: float, how: How = "participation") -> xr.Dataset:
         """Computes ε(δ) of every client for an observer of all versions, from its participations.
@@ -286,19 +285,18 @@ class Schedule(Summarised):
 
     def statistics(self) -> dict[str, float]:
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
-        taken = self.taken
-        arrivals = np.repeat(self.start + np.arange(len(taken)), taken) - self.of_arrivals("reference")
-        worst = np.maximum.reduceat(arrivals, (np.cumsum(taken) - taken)[taken > 0]) if len(arrivals) else arrivals
+        every, largest = self.staleness[self.mask], self.staleness.max(axis=1, initial=-1)[self.taken > 0]
+        ages, worst = (one if len(one) else np.array([np.nan]) for one in (every, largest))
         per_client = np.bincount(self.of_arrivals("client"), minlength=self.num_clients)
         quantities = {
             "server_steps": self.server_steps,
-            "arrivals": len(arrivals),
+            "arrivals": len(every),
             "time": self.time[-1] if self.server_steps else 0.0,
-            "staleness_mean": arrivals.mean() if len(arrivals) else np.nan,
-            "staleness_median": np.median(arrivals) if len(arrivals) else np.nan,
-            "staleness_max": arrivals.max() if len(arrivals) else np.nan,
-            "max_staleness_per_step_mean": worst.mean() if len(worst) else np.nan,
-            "max_staleness_per_step_median": np.median(worst) if len(worst) else np.nan,
+            "staleness_mean": ages.mean(),
+            "staleness_median": np.median(ages),
+            "staleness_max": ages.max(),
+            "max_staleness_per_step_mean": worst.mean(),
+            "max_staleness_per_step_median": np.median(worst),
             "clients_heard": np.count_nonzero(per_client),
             "arrivals_per_client_min": per_client.min(),
             "arrivals_per_client_max": per_client.max(),

@@ -14,7 +14,7 @@ from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration, constant
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Awake, idle_of, take
-from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, draws_by_weight, fail_if
+from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, fail_if
 from jaxafl.device.keys import Purpose
 from jaxafl.options import Number, number, recording, static
 
@@ -92,7 +92,7 @@ class synchronous(Clock):
              "give deadline or deadline_quantile, not both"),
             (self.cohort is None and self.replacement, "replacement=True draws a cohort of a given size, and "
              f"cohort=None: give cohort=n, e.g. {num_clients}, the number of clients"),
-            (self.hours is not None and (self.sets is not None or draws_by_weight(self)),
+            (self.hours is not None and (self.sets is not None or self.weights is not None or self.select != "uniform"),
              "hours choose clients, and cannot go with sets, select or weights: leave one of them out"),
         ]  # fmt: skip
         fail_if(self.name, rules)

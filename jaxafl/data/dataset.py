@@ -10,10 +10,9 @@ import jax
 import numpy as np
 
 from jaxafl.data.federated import FederatedData, kind_of_target
-from jaxafl.data.form import kind_of_sample
+from jaxafl.data.form import client_arrays, gather_stored, kind_of_sample, stored_rows
 from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.stored import client_arrays, gather_stored, stored_rows
 from jaxafl.data.targets import as_samples, as_targets, check_range, numbered, quantile_bins, require_classes
 from jaxafl.device.user_code import no_host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept

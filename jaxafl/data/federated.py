@@ -10,13 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.data.form import DataForm, Gather, kind_of_sample
-from jaxafl.data.held_out import HeldOut, Owners, held_out, owners_of
+from jaxafl.data.form import DataForm, Gather, gather_stored, kind_of_sample, stored_rows
+from jaxafl.data.held_out import HeldOut, Owners, held_out, owners_of, test_sets_of
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.statistics import PartitionStatistics, labels_only, traverse
-from jaxafl.data.stored import gather_stored, stored_rows
 from jaxafl.data.targets import quantile_bins, require_classes
-from jaxafl.data.test_sets import test_sets_of
 from jaxafl.options import Summarised, UserError
 
 

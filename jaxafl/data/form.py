@@ -1,12 +1,13 @@
-"""`DataForm`: the static description of a dataset in a compiled program, without samples."""
+"""`DataForm`, the static description of a dataset in a compiled program, and samples stored as pooled arrays."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.preprocessing import Preprocessing
@@ -66,3 +67,52 @@ def kind_of_sample(x: Any) -> str:
         return f"{leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype}{[*np.shape(leaf)[1:]]}"
 
     return str(jax.tree.map(one, x)).replace("'", "")
+
+
+def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
+    """Gathers raw samples of one client from pooled arrays: sample `index[offset[client] + position]`."""
+    rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
+    x = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), arrays["x"])
+    return x, jnp.take(arrays["y"], rows, axis=0, mode="clip")
+
+
+def stored_targets(gather: Any, arrays: Any) -> np.ndarray:
+    """Returns all training targets of data with this gather and arrays, held-out ones too; none if not stored."""
+    while (inner := getattr(gather, "gather", None)) is not None:  # `with_validation` wraps
+        gather, arrays = inner, arrays["all"]
+    return arrays["y"][arrays["index"]] if gather is gather_stored else np.zeros(0, np.int32)
+
+
+def stored_rows(arrays: Any, counts: np.ndarray) -> np.ndarray:
+    """Returns the rows of all clients' samples, int [sum counts], in arrays that `gather_stored` reads."""
+    first = np.asarray(arrays["offset"], np.int64) - (np.cumsum(counts) - counts)
+    return arrays["index"][np.repeat(first, counts) + np.arange(counts.sum())]
+
+
+def client_arrays(x: Any, y: np.ndarray, clients: Sequence[Any]) -> tuple[dict[str, Any], np.ndarray]:
+    """Builds the arrays that `gather_stored` reads, without copies or padding per client.
+
+    Args:
+        x: pooled raw samples `[n, ...]`, or a pytree of such arrays.
+        y: targets `[n, ...]`.
+        clients: for each client, the int rows of its samples in x and y. Rows that all clients share are stored once.
+
+    Returns:
+        `{"x", "y", "index" int32 [sum counts], "offset" int32 [N]}` and `counts` int64 `[N]`.
+
+    Raises:
+        ValueError: rows are no integers in 0 .. n - 1, or too many for int32 offsets.
+    """
+    rows = {id(one): np.asarray(one) for one in clients}
+    wrong = [one for one in rows.values() if one.ndim != 1 or (one.size and one.dtype.kind not in "iu")]
+    if wrong:
+        raise UserError(f"a partition gave the rows {wrong[0]!r:.60}; expected integers [n] for each client")
+    counts = np.array([len(rows[id(one)]) for one in clients], np.int64)
+    offset = np.zeros_like(counts) if len(rows) == 1 else np.cumsum(counts) - counts
+    stored = rows.values() if len(rows) == 1 else [rows[id(one)] for one in clients]
+    index = np.concatenate([np.zeros(0, np.int32), *stored])
+    if len(index) >= 2**31:
+        raise UserError(f"the clients hold {len(index)} samples together; expected at most {2**31 - 1}")
+    if index.size and (index.min() < 0 or index.max() >= len(y)):
+        raise UserError(f"a partition gave rows {index.min()} to {index.max()}; expected 0 to {len(y) - 1}")
+    return {"x": x, "y": y, "index": index.astype(np.int32), "offset": offset.astype(np.int32)}, counts

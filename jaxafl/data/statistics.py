@@ -18,6 +18,7 @@ Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
 
 _BLOCK = 128  # samples of one client that are evaluated together; per-client work is repeated for each block
 _CALL = 32_768  # samples of a compiled call
+_BEYOND = 2**40  # a block that no client has
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -111,22 +112,20 @@ def traverse(
     Yields:
         `(client [m], position [m], values)` as numpy arrays, with values a pytree of arrays `[m, ...]`.
     """
-    arrays = on_device(arrays)
-    lanes_of_call = _CALL // _BLOCK
+    arrays, lanes_of_call = on_device(arrays), _CALL // _BLOCK
     blocks = np.maximum(-(-(stops - starts) // _BLOCK), 0)
     client = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks)
     first = np.arange(len(client)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-    for begin in range(0, len(client), lanes_of_call):
-        lanes = client[begin : begin + lanes_of_call]
-        position = starts[lanes, None] + first[begin : begin + lanes_of_call, None] * _BLOCK + np.arange(_BLOCK)
-        wanted = position < stops[lanes, None]
-        # Short calls are padded with positions of client 0; another shape would compile again.
-        padding = [(0, lanes_of_call - len(lanes))]
-        positions = np.pad(np.where(wanted, position, 0), [*padding, (0, 0)]).astype(np.int32)
-        arguments = (arrays, *on_device((np.pad(lanes, padding), positions)))
+    # The last call is padded with blocks beyond the end of client 0; another shape would compile again.
+    padding = (0, -len(client) % lanes_of_call)
+    client, first = np.pad(client, padding), np.pad(first, padding, constant_values=_BEYOND)
+    for lanes, block in zip(client.reshape(-1, lanes_of_call, 1), first.reshape(-1, lanes_of_call, 1), strict=True):
+        position = starts[lanes] + block * _BLOCK + np.arange(_BLOCK)
+        wanted = position < stops[lanes]
+        arguments = (arrays, *on_device((lanes[:, 0], np.where(wanted, position, 0).astype(np.int32))))
         values = compiled(_blocks, (evaluate,), arguments)[0](*arguments)
-        keep = jax.tree.map(lambda leaf, lanes=lanes, wanted=wanted: np.asarray(leaf)[: len(lanes)][wanted], values)
-        yield np.broadcast_to(lanes[:, None], wanted.shape)[wanted], position[wanted], keep
+        keep = jax.tree.map(lambda leaf, wanted=wanted: np.asarray(leaf)[wanted], values)
+        yield np.broadcast_to(lanes, wanted.shape)[wanted], position[wanted], keep
 
 
 def _blocks(evaluate: Evaluate, arrays: Any, client: jax.Array, positions: jax.Array) -> Any:

@@ -40,7 +40,7 @@ def as_samples(owner: str, x: Any) -> Any:
                 f"{owner}: samples are {array.dtype}{[*array.shape]}; expected numbers. Number words by "
                 "numpy.unique(column, return_inverse=True)[1], and pad sequences to one length"
             )
-        return _in_range(f"{owner}: samples", array) if array.size else array
+        return _in_range(f"{owner}: samples", array)
 
     arrays = jax.tree.map(stored, x)
     same = all(one is other for one, other in zip(jax.tree.leaves(arrays), jax.tree.leaves(x), strict=True))
@@ -79,7 +79,7 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
         )
     if labels.dtype.kind != "f" and labels.shape[1:] == (1,):
         raise UserError(f"{owner}: labels have shape {labels.shape}; expected [n]. Write y[:, 0]")
-    checked = _in_range(f"{owner}: labels", labels) if labels.size else labels
+    checked = _in_range(f"{owner}: labels", labels)
     return checked.astype(checked.dtype if labels.dtype.kind == "f" else np.int32)
 
 
@@ -101,7 +101,7 @@ def _are_words(y: Any) -> bool:
 
 def _in_range(owner: str, array: np.ndarray) -> np.ndarray:
     """Returns floats in the stored dtype, and integers as they are; raises `ValueError` for numbers out of range."""
-    if array.dtype.kind == "b":
+    if array.dtype.kind == "b" or not array.size:
         return array
     dtype: Any = np.dtype(np.int32)
     if array.dtype.kind == "f":

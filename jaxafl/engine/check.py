@@ -32,13 +32,11 @@ from jaxafl.client.correction import Correction
 from jaxafl.client.sending import traffic_of_correction
 from jaxafl.client.upload import received_size
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import reads
+from jaxafl.clock.durations.duration import Duration, reads
 from jaxafl.clock.live import check_clock
 from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.form import kind_of_sample
-from jaxafl.data.stored import stored_targets
+from jaxafl.data.form import kind_of_sample, stored_targets
 from jaxafl.device import as_arrays
 from jaxafl.device.hardware import check_memory
 from jaxafl.device.keys import seed_key, unpack

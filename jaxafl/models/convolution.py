@@ -148,9 +148,12 @@ def _products(x: Array, kernel: Array, strides: tuple[int, int], around: Around)
     height, width = _result_size(x, kernel, strides, around)
     strips = _side_by_side(_padded(x, around), k_h, height, strides[0], axis=1)
     columns = kernel.swapaxes(0, 1).reshape(k_w, strips.shape[-1], features)
-    if strips.shape[-1] >= _WIDE and jax.default_backend() == "cpu":  # on a GPU, each product would be a kernel launch
-        return _sum_of_products(strips, columns, width, strides[1])
-    return _one_product(strips, columns, width, strides[1])
+    if strips.shape[-1] < _WIDE or jax.default_backend() != "cpu":  # on a GPU, each product would be a kernel launch
+        return _one_product(strips, columns, width, strides[1])
+    # products of matrices, because XLA compiles gradients of 4-d products to slower code
+    shifted = [_shifted(strips, shift, width, strides[1], axis=2).reshape(-1, strips.shape[-1]) for shift in range(k_w)]
+    products = [one @ column for one, column in zip(shifted, columns, strict=True)]
+    return _total(products).reshape(*strips.shape[:2], width, features)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
@@ -188,17 +191,6 @@ def _conv_backward(around: Around, residuals: tuple[Array, Array], gradient: Arr
 
 
 _conv_keeping_x.defvjp(_conv_forward, _conv_backward)
-
-
-def _sum_of_products(strips: Array, columns: Array, width: int, stride: int) -> Array:
-    """Computes a convolution by one product per column of the kernel."""
-    shape = (*strips.shape[:2], width, columns.shape[-1])
-    # products of matrices, because XLA compiles gradients of 4-d products to slower code
-    products = [
-        _shifted(strips, shift, width, stride, axis=2).reshape(-1, strips.shape[-1]) @ column
-        for shift, column in enumerate(columns)
-    ]
-    return _total(products).reshape(shape)
 
 
 def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Array:

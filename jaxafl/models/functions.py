@@ -1,16 +1,22 @@
-"""Models from a pair of plain functions."""
+"""Models from a pair of plain functions, and the keywords of functions and networks in training and evaluation."""
 
 from __future__ import annotations
 
+import fnmatch
+import functools
+import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxafl.models.flags import keywords
 from jaxafl.models.frozen import Frozen, with_frozen
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, scored
-from jaxafl.options import named
+from jaxafl.options import UserError, did_you_mean, named
+
+TRAINING = ("train", "training", "is_training")
+EVALUATION = ("deterministic", "inference", "use_running_average")
+signature = functools.lru_cache(1024)(inspect.signature)
 
 
 @named
@@ -49,3 +55,49 @@ def from_functions(
 
     model = Model(name or network, make, apply, {"network": network}, better=better)
     return with_frozen("from_functions", model, frozen)
+
+
+def by_convention(name: str, train: bool) -> bool | None:
+    """Returns the value of a flag with a known name, or `None` for any other name."""
+    return train if name in TRAINING else not train if name in EVALUATION else None
+
+
+def is_flag(parameter: inspect.Parameter) -> bool:
+    """Returns True if a parameter has a known name, and no default other than None, True or False."""
+    default = parameter.default
+    known = by_convention(parameter.name, True) is not None
+    return known and (default is parameter.empty or default is None or isinstance(default, bool))
+
+
+def keywords(call: Callable[..., Any], given: Mapping[str, Any], train: bool, **also: Any) -> dict[str, Any]:
+    """Returns the keywords of a call in a mode: the user's values, else those in `also`, else flags by convention."""
+    found: dict[str, Any] = {}
+    for name, parameter in signature(call).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and not call.__qualname__.startswith("Sequential."):
+            found |= {key: value for key, value in given.items() if "/" not in key}
+        elif name in given or name in also:
+            found[name] = given.get(name, also.get(name))
+        elif is_flag(parameter):
+            found[name] = by_convention(name, train)
+    return found
+
+
+def inputs_of(call: Callable[..., Any], x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Returns positional arguments and keywords for inputs: by name if they are a dict of arguments of the call."""
+    if isinstance(x, Mapping) and x.keys() <= signature(call).parameters.keys():
+        return (), dict(x)
+    return (x,), {}
+
+
+def key_of(given: Mapping[str, Any], path: str, name: str) -> str | None:
+    """Returns the key, a name or a pattern of paths, by which the user gives a flag of a submodule; or `None`."""
+    return next((key for key in given if key == name or fnmatch.fnmatchcase(f"{path}/{name}", key)), None)
+
+
+def check_used(owner: str, network: str, given: Iterable[str], used: Iterable[str]) -> None:
+    """Raises `ValueError` for a given name that no part of the network takes."""
+    if unused := sorted({*given} - {*used}):
+        raise UserError(
+            f"{owner}: {unused[0]!r} is given for a mode of {network}, no part of which takes it"
+            f"{did_you_mean(unused[0], (*TRAINING, *EVALUATION))}"
+        )

@@ -12,8 +12,8 @@ import jax
 from flax import linen
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.flags import by_convention, check_used, inputs_of, is_flag, key_of, keywords, signature
 from jaxafl.models.frozen import Frozen, with_frozen
+from jaxafl.models.functions import by_convention, check_used, inputs_of, is_flag, key_of, keywords, signature
 from jaxafl.models.losses import Loss, as_loss, softmax_cross_entropy
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, scored

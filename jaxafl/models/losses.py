@@ -50,9 +50,7 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     is_label = labels[..., None] == jnp.arange(logits.shape[-1])
     of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
     loss = jax.nn.logsumexp(logits, axis=-1) - jnp.where(jnp.any(is_label, axis=-1), of_label, jnp.nan)
-    correct = (jnp.argmax(logits, axis=-1) == labels).astype(loss.dtype)
-    counted = labels >= 0 if labels.ndim > 1 else None
-    return Outputs(_mean_per_example(loss, counted), {"accuracy": _mean_per_example(correct, counted)})
+    return _with_accuracy(loss, jnp.argmax(logits, axis=-1) == labels, labels)
 
 
 def next_token(logits: Array, batch: Batch) -> Outputs:
@@ -98,9 +96,7 @@ def sigmoid_cross_entropy(logits: Array, batch: Batch) -> Outputs:
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         return Outputs(_mean_per_example(loss), {})
     record_classes(batch.y, 2)
-    counted = labels >= 0 if labels.ndim > 1 else None
-    correct = ((logits > 0) == (labels > 0)).astype(loss.dtype)
-    return Outputs(_mean_per_example(loss, counted), {"accuracy": _mean_per_example(correct, counted)})
+    return _with_accuracy(loss, (logits > 0) == (labels > 0), labels)
 
 
 def absolute_error(predictions: Array, targets: Array) -> Array:
@@ -205,6 +201,13 @@ def _wide(predictions: Array) -> Array:
 
 def _function(loss: Any) -> Any:
     return _function(loss.func) if isinstance(loss, functools.partial) else loss
+
+
+def _with_accuracy(loss: Array, correct: Array, labels: Array) -> Outputs:
+    """Returns means per example of losses and right predictions, [B, ...]; negative labels [B, L] are padding."""
+    counted = labels >= 0 if labels.ndim > 1 else None
+    accuracy = _mean_per_example(correct.astype(loss.dtype), counted)
+    return Outputs(_mean_per_example(loss, counted), {"accuracy": accuracy})
 
 
 def _mean_per_example(values: Array, counted: Array | None = None) -> Array:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from jaxafl.options import UserError, check_choice, shown
 
 Better: TypeAlias = Literal["higher", "lower"]
+T = TypeVar("T")
 CONFUSION = "confusion"
 """Name of the metric of a whole set that may be an array [C, C]: samples by label and predicted class."""
 
-_DERIVED = re.compile(r"^(validation_|test_|client_|clients_median_|clients_worst_|average_|personal_|final_)")
+_PREFIX = r"^(validation_|test_|client_|clients_median_|clients_worst_|average_|personal_|final_)"
 _RISES = """
     accuracy acc correct f1 f2 f_1 fbeta f_beta f_measure auc auroc auprc aucpr ap map average_precision precision
     recall sensitivity specificity true_positive_rate true_negative_rate tpr tnr ppv npv bleu rouge rouge_l meteor chrf
@@ -74,9 +75,10 @@ def declared(better: Mapping[str, Better], metrics: Mapping[str, Metric]) -> dic
     return {**better, **{name: one.better for name, one in metrics.items()}}
 
 
-def metric_of(name: str, metrics: Mapping[str, Metric]) -> Metric | None:
-    """Returns the metric of a whole set that a variable such as `validation_f1` holds; `None` for other variables."""
-    return next((metrics[one] for one in _names(name) if one in metrics), None)
+def metric_of(name: str, metrics: Mapping[str, T]) -> T | None:
+    """Returns the entry of a table of metrics for a variable such as `validation_f1`; `None` for other variables."""
+    shorter = re.sub(_PREFIX, "", name)
+    return metrics.get(name) or (None if shorter == name else metric_of(shorter, metrics))
 
 
 def confusion_matrix(labels: np.ndarray, outputs: np.ndarray) -> np.ndarray:
@@ -108,8 +110,7 @@ def better_of(metric: str, declared: Mapping[str, Better | None] | None = None) 
             `average_` are removed.
         declared: metric of the model -> direction, see `Model.better`.
     """
-    *_, shortest = _names(metric)
-    return next((way for one in _names(metric) if (way := (declared or {}).get(one))), None) or _by_name(shortest)
+    return metric_of(metric, declared or {}) or _by_name(re.sub(f"{_PREFIX}+", "", metric))
 
 
 def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owner: str = "") -> bool:
@@ -124,7 +125,7 @@ def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owne
     """
     if found := better_of(metric, declared):
         return found == "lower"
-    *_, name = _names(metric)
+    name = re.sub(f"{_PREFIX}+", "", metric)
     raise UserError(
         f"{owner + ': ' if owner else ''}the direction of the metric {metric!r} is not known. Declare it with the "
         f"model: from_linen(..., better={{{name!r}: 'lower'}}), or in a result: "
@@ -152,13 +153,6 @@ def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str
             check_choice(owner, "a metric in better", name, tuple(metrics))
     if better.get("loss", "lower") != "lower":
         raise UserError(f"{owner}: better declares that a higher 'loss' is better, but training minimises the loss")
-
-
-def _names(metric: str) -> Iterator[str]:
-    """Yields the name of a metric, and that without its prefixes one by one."""
-    yield metric
-    while (shorter := _DERIVED.sub("", metric)) != metric:
-        yield (metric := shorter)
 
 
 def _by_name(metric: str) -> Better | None:

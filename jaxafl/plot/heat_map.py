@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import xarray as xr
 from matplotlib import colormaps
@@ -66,7 +64,7 @@ def heat_map(
     if rows is not None:
         check_choice("heat_map", "rows", rows, tuple(axes))
         axes.sort(key=lambda axis: axis != rows)
-    labels = [[_label(value) for value in final[axis].values] for axis in axes]
+    labels = [[value if isinstance(value, str) else f"{value:g}" for value in final[axis].values] for axis in axes]
     if "seed" not in final.dims:
         final = final.expand_dims("seed")
     values = final.transpose(*axes, "seed").values
@@ -94,7 +92,3 @@ def heat_map(
     ax.set(xlabel=axes[1], ylabel=axes[0])
     ax.set_title("\n".join(filter(None, [heading(result), f"{said}, best framed"])), fontsize=10)
     return finish(figure, path)
-
-
-def _label(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:g}"

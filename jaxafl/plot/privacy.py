@@ -33,9 +33,7 @@ def epsilon_vs_time(privacy: Any, ax: Axes | None = None, path: ImagePath = None
         raise UserError(f"epsilon_vs_time: δ differs, {deltas}; expected one δ. Compute all with the same delta=")
     figure, [ax] = panels_of(ax, 8.5 if len(found) > 1 else 6.5, 4.2)
     for (name, one), style in zip(found.items(), line_styles(len(found)), strict=True):
-        ax.plot(
-            one["time"].values, one["max_epsilon"].values, drawstyle="steps-post", linewidth=1.8, label=name, **style
-        )
+        ax.plot(one["time"], one["max_epsilon"], drawstyle="steps-post", linewidth=1.8, label=name, **style)
     ax.set(xlabel="simulated time (s)", ylabel=f"largest ε of a client (δ = {deltas[0]:g})", xlim=(0, None))
     ax.set_ylim(0, None)
     tidy(ax)

@@ -44,7 +44,8 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     styles = [{"linestyle": DASHES[place % 4]} | style for place, style in enumerate(line_styles(len(found)))]
     for place, (member, values) in enumerate(zip(found, arrivals, strict=True)):
         shares = 100 * np.histogram(values, edges)[0] / max(len(values), 1)
-        label = f"{member.name}: {_summary(values)}".removeprefix(": ")
+        said = f"mean {values.mean():.1f}, max {values.max():.0f}" if len(values) else "no arrivals"
+        label = f"{member.name}: {said}".removeprefix(": ")
         ax.stairs(shares, edges, label=label, fill=len(found) == 1, linewidth=1.6, **styles[place])
     ax.set(xlabel="staleness τ (server steps)", ylabel="arrivals (%)", title=heading(results))
     ax.set(xlim=(edges[0] - 0.1 * width, edges[-1]), ylim=(0, None))
@@ -52,7 +53,3 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     tidy(ax)
     legend_beside(ax, len(found))
     return finish(figure, path)
-
-
-def _summary(staleness: np.ndarray) -> str:
-    return f"mean {staleness.mean():.1f}, max {staleness.max():.0f}" if len(staleness) else "no arrivals"

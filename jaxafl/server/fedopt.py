@@ -1,9 +1,10 @@
-"""Servers with an Optax step on a weighted mean of the updates."""
+"""Servers with an Optax step on a weighted mean of the updates, and the discounts of stale updates."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +20,8 @@ from jaxafl.options import Number, number, static
 from jaxafl.server.aggregate.contract import Aggregate, combined
 from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
-from jaxafl.server.staleness import Staleness, discount
 
+Staleness: TypeAlias = Literal["none", "polynomial", "hinge", "exponential"] | Callable[[Array], Array]
 _INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
 _SCHEDULED = (optax.ScaleByScheduleState, optax.contrib.ReduceLROnPlateauState)
 
@@ -111,6 +112,28 @@ class OptaxServer(Server):
         step, state = optimizer_step(self.name, self._optimizer(rate), gradient, state, params, {"value": loss})
         state = state if self.aggregate is None else Aggregated(state, after)
         return Outcome(optax.apply_updates(params, step), state, info, weights=weights)
+
+
+def discount(rule: str | Callable[[Array], Array], tau: Array, exponent: Number | None, threshold: Number) -> Array:
+    """Computes the discounts s(τ) of updates, float [A].
+
+    Args:
+        rule: `"none"` and `"constant"`: s = 1. `"polynomial"`: s = (1 + τ)^(-a). `"hinge"`: s = 1 if τ <= b, else
+            1 / (a (τ - b) + 1). `"exponential"`: s = e^(-aτ). A function returns s for τ, both float [A].
+        tau: staleness τ, float [A].
+        exponent: exponent or slope a; `None` stands for 1/2, and for 10 with `"hinge"`.
+        threshold: largest staleness b that `"hinge"` does not discount.
+    """
+    if callable(rule):
+        return jnp.broadcast_to(jnp.asarray(rule(tau), tau.dtype), tau.shape)
+    if rule == "polynomial":
+        return 1 / jnp.sqrt(1 + tau) if exponent is None else (1 + tau) ** -jnp.asarray(exponent, tau.dtype)
+    if rule == "hinge":
+        late = jnp.maximum(tau - threshold, 0)
+        return jnp.where(tau <= threshold, 1.0, 1 / ((10.0 if exponent is None else exponent) * late + 1))
+    if rule == "exponential":
+        return jnp.exp(-jnp.asarray(0.5 if exponent is None else exponent, tau.dtype) * tau)
+    return jnp.ones_like(tau)
 
 
 class Discounted(OptaxServer):

@@ -6,10 +6,9 @@ A bound is a dataset with a variable per term. It holds in expectation, so compa
 """
 
 from jaxafl.theory import afl, asyncfeded, defedavg, delayed_gradients, fadas, optimal_times, queues, staleness
-from jaxafl.theory.bounds import CONSTANTS, Constant, evaluate
+from jaxafl.theory.bounds import CONSTANTS, Constant, evaluate, speed_up, steps_to
 from jaxafl.theory.estimate import estimate
 from jaxafl.theory.quadratic import Quadratic, quadratic
-from jaxafl.theory.steps import speed_up, steps_to
 
 __all__ = [
     "CONSTANTS",

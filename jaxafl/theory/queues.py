@@ -40,9 +40,7 @@ def closed_network(probabilities: Any, rates: Any, tasks: int) -> xr.Dataset:
         Jonckheere, Samsonov & Moulines, "Queuing dynamics of asynchronous federated learning", AISTATS 2024.
     """
     owner = "theory.queues.closed_network"
-    p, mu = (
-        as_numbers(owner, name, v).astype(float) for name, v in (("probabilities", probabilities), ("rates", rates))
-    )
+    p, mu = as_numbers(owner, "probabilities", probabilities), as_numbers(owner, "rates", rates)
     check_whole(owner, "tasks", tasks)
     if mu.shape != p.shape or not (p > 0).all() or not (mu > 0).all() or abs(p.sum() - 1) > 1e-6:
         raise UserError(f"{owner}: expected probabilities > 0 with sum 1 and as many rates > 0; got {p} and {mu}")

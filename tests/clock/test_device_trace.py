@@ -27,9 +27,8 @@ from jaxafl.clock import (
     synchronous,
 )
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.cyclic_traces import CyclicTraces
-from jaxafl.clock.durations.device_trace import Measured
-from jaxafl.clock.durations.runs import Run
+from jaxafl.clock.durations.device_trace import CyclicTraces, Measured
+from jaxafl.clock.durations.duration import Run
 from jaxafl.clock.live import check_clock
 from jaxafl.readers.phones import traces_of
 from tests.clock.test_durations import CLIENTS, RUNS, draws, prepare

@@ -27,8 +27,7 @@ from jaxafl.clock import (
     uniform,
 )
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, stream_keys, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys, worked
 from jaxafl.device.keys import seed_key
 from jaxafl.options import check_options, static
 from tests.variants import slow_but

@@ -12,7 +12,7 @@ import pytest
 from jaxafl import clock
 from jaxafl.clock import Run
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.runs import draw_of, stream_keys
+from jaxafl.clock.durations.duration import draw_of, stream_keys
 from jaxafl.device.keys import seed_key
 
 CLIENTS, COUNT = 5, 6

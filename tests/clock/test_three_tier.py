@@ -8,7 +8,7 @@ import pytest
 
 from jaxafl.clock import free_running, three_tier
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.runs import stream_keys
+from jaxafl.clock.durations.duration import stream_keys
 from jaxafl.device.keys import seed_key
 
 SEEDS = 50

@@ -198,8 +198,8 @@ def test_classes_of_many_clients_are_drawn_as_one_after_another():
     """More clients than are drawn together, and classes that run out on the way, against a loop over the clients."""
     rng = np.random.default_rng(4)
     labels = rng.choice(5, 12_000, p=[0.5, 0.3, 0.15, 0.04, 0.01]).astype(np.int32)
-    mixes, sizes = rng.dirichlet(np.full(5, 0.3), size=3000), np.full(3000, 4)
-    rng, remaining = np.random.default_rng(1), np.bincount(labels)
+    sizes, rng, remaining = np.full(3000, 4), np.random.default_rng(1), np.bincount(labels)
+    mixes = rng.dirichlet(1.5 * remaining / len(labels), size=3000)
     expected = np.zeros((3000, 5), int)
     for client in rng.permutation(3000):
         left = 4
@@ -208,7 +208,7 @@ def test_classes_of_many_clients_are_drawn_as_one_after_another():
             weights = remaining * 1.0 if weights.sum() == 0 else weights
             drawn = np.minimum(rng.multinomial(left, weights / weights.sum()), remaining)
             expected[client], remaining, left = expected[client] + drawn, remaining - drawn, left - drawn.sum()
-    dealt = base.deal(labels, np.bincount(labels), sizes, mixes, np.random.default_rng(1))
+    dealt = base.deal(labels, np.bincount(labels), sizes, 1.5, np.random.default_rng(1))
     np.testing.assert_array_equal(histogram(dealt, labels), expected)
     assert_each_sample_once(dealt, 12_000)
 

@@ -13,14 +13,67 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.clock.durations.cyclic_traces import CyclicTraces
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.device.keys import below, per_client, per_run, uniform
+from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, worked
+from jaxafl.device.keys import below, per_client
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.readers import phones
 
 Array = jax.Array
+
+
+class CyclicTraces(NamedTuple):
+    """Piecewise linear, non-decreasing functions A_i of time on [0, P_i].
+
+    They are continued by A_i(t + P_i) = A_i(t) + A_i(P_i).
+
+    Attributes:
+        time: float64 [knots], seconds. Trace i has the knots `offsets[i]:offsets[i + 1]`, from 0 to its period P_i.
+        amount: float64 [knots], values of A_i at these times; 0 at the first, non-decreasing, above 0 at the last.
+        offsets: int32 [traces + 1], first knot of each trace, followed by the number of knots.
+    """
+
+    time: Array | np.ndarray
+    amount: Array | np.ndarray
+    offsets: Array | np.ndarray
+
+    def period(self, trace: Array) -> Array:
+        """Returns the period P_i in seconds."""
+        return jnp.asarray(self.time)[jnp.asarray(self.offsets)[trace + 1] - 1]
+
+    def elapsed(self, trace: Array, phase: Array, amount: Array) -> Array:
+        """Computes the least d with A_i(phase + d) - A_i(phase) = amount, in O(log knots of the trace).
+
+        Args:
+            trace: int32, i.
+            phase: float64, seconds in [0, P_i).
+            amount: float64, >= 0.
+
+        Returns:
+            d in seconds; 0 if the amount is 0.
+        """
+        time, amounts, offsets = map(jnp.asarray, self)
+        first = offsets[trace]
+        last = offsets[trace + 1] - 1
+        period = time[last]
+        total = amounts[last]
+        goal = self._interpolate(time, amounts, phase, first, last) + amount
+        laps = jnp.maximum(jnp.ceil(goal / total) - 1, 0)  # complete periods before the goal is reached
+        reached = self._interpolate(amounts, time, goal - laps * total, first, last)
+        return jnp.where(amount > 0, jnp.maximum(laps * period + reached - phase, 0), 0.0)
+
+    def _interpolate(self, given: Array, wanted: Array, value: Array, first: Array, last: Array) -> Array:
+        """Interpolates `wanted` where `given` first reaches the value, between knots `first` and `last`."""
+
+        def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bounds  # given[low - 1] < value, and value <= given[high] unless it exceeds the last knot
+            middle = (low + high) // 2
+            less = given[middle] < value
+            return jnp.where(less & (low < high), middle + 1, low), jnp.where(less, high, middle)
+
+        right, _ = jax.lax.fori_loop(0, len(self.time).bit_length(), halve, (first + 1, last))
+        width = given[right] - given[right - 1]
+        share = jnp.clip((value - given[right - 1]) / jnp.where(width > 0, width, 1), 0, 1)
+        return wanted[right - 1] + share * (wanted[right] - wanted[right - 1])
 
 
 class Measured(NamedTuple):
@@ -125,7 +178,7 @@ class device_trace(Duration):
 
         def choose(key: Array, count: int, distinct: bool = False) -> Array:
             if distinct:
-                return jnp.argsort(uniform(per_client(key, jnp.arange(count)), jnp.float64))[:num_clients]
+                return jnp.argsort(share_of(key, jnp.arange(count)))[:num_clients]
             return below(per_client(key, clients)[0], jnp.uint32(count))
 
         return Prepared(
@@ -133,7 +186,7 @@ class device_trace(Duration):
             phone=choose(keys[0], len(measured.mean)),
             link=choose(keys[2], 1 if measured.links is None else len(measured.links.offsets) - 1, self.distinct),
             device=choose(keys[5], 1 if measured.ready is None else len(measured.ready.offsets) - 1, self.distinct),
-            phase=uniform(per_client(keys[6], clients), jnp.float64),
+            phase=share_of(keys[6], clients),
             keys=keys,
         )
 
@@ -151,7 +204,7 @@ class device_trace(Duration):
         """Draws the seconds of local training, steps · N(mean, σ²) given a positive value, by inversion."""
         phone = prepared.phone[run.client]
         mean, sigma = prepared.measured.mean[phone], prepared.measured.sigma[phone]
-        share = jnp.maximum(uniform(per_run(prepared.keys[1], run.client, run.run), jnp.float64), 2.0**-54)
+        share = jnp.maximum(share_of(prepared.keys[1], run.client, run.run), 2.0**-54)
         negative = ndtr(-mean / sigma)
         return run.local_steps * (mean + sigma * ndtri(negative + (1 - negative) * share))
 
@@ -161,7 +214,7 @@ class device_trace(Duration):
         if links is None:
             return jnp.float64(0)
         link = prepared.link[run.client]
-        share = jnp.stack([uniform(per_run(key, run.client, run.run), jnp.float64) for key in prepared.keys[3:5]])
+        share = jnp.stack([share_of(key, run.client, run.run) for key in prepared.keys[3:5]])
         megabits = 8.0 * jnp.asarray(self.megabytes, jnp.float64)
         return jnp.sum(jax.vmap(lambda start: links.elapsed(link, start, megabits))(share * links.period(link)))
 

@@ -10,10 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.clock.durations.duration import Distribution, Duration, Pair, Per
-from jaxafl.clock.durations.runs import Draw, Run, draw_of
-from jaxafl.device.keys import per_client, per_run
-from jaxafl.device.keys import uniform as uniform_from_bits
+from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Pair, Per, Run, draw_of, share_of
 from jaxafl.options import Number, UserError, as_numbers, check_number, named, number, static
 
 Array = jax.Array
@@ -162,9 +159,7 @@ class Mixed(Pair):
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         left, right = (draw_of(*one, run) for one in zip((self.left, self.right), prepared, strict=False))
-        key = prepared[2]
-        bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
-        chosen = uniform_from_bits(bits, jnp.float64) < self.share
+        chosen = share_of(prepared[2], run.client, None if self.per == "client" else run.run) < self.share
         return jax.tree.map(lambda one, other: jnp.where(chosen, one, other), left, right)
 
 

@@ -8,24 +8,94 @@ client.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads, stream_keys, with_size, worked
 from jaxafl.device import float64_on_cpu
-from jaxafl.device.keys import per_client, per_run, seed_key
-from jaxafl.device.keys import uniform as uniform_from_bits
+from jaxafl.device.keys import Key, Purpose, jax_key, per_client, per_run, purpose_key, seed_key, uniform
+from jaxafl.device.user_code import traced_method
 from jaxafl.options import Number, Part, UserError, as_numbers, number, static
 
 Array = jax.Array
 Per: TypeAlias = Literal["client", "run", "step"]
 Times: TypeAlias = tuple[np.ndarray, np.ndarray]
 POINTS = 4096  # equally likely values that represent a distribution
-D = TypeVar("D", bound="Distribution")
+P = TypeVar("P")
+
+
+class Run(NamedTuple):
+    """One run of one client, the argument of a duration."""
+
+    client: Array  # int32, client index
+    run: Array  # int32, index among the client's runs
+    local_steps: Array  # int32, number of local steps
+    longest: Array  # float64, longest of the runs that started earlier in seconds, hangs excluded
+    now: Array | float = math.nan  # float64, start of the run in simulated seconds; NaN if unknown
+
+
+class Draw(NamedTuple):
+    """Duration of a run in simulated seconds."""
+
+    work: Array  # float64, working time
+    hang: Array  # float64, idle time
+
+
+def worked(time: Array) -> Draw:
+    """Returns a duration without hang."""
+    return Draw(time, jnp.zeros_like(time))
+
+
+def stream_keys(key: Key, duration: Any) -> list[Array]:
+    """Derives one key per term; a term added on the right does not change the draws of the others."""
+    return [jax_key(purpose_key(key, Purpose.DURATION, index)) for index in range(duration.terms)]
+
+
+def share_of(key: Array, client: Array, run: Array | None = None) -> Array:
+    """Draws a number in [0, 1), float64, for a client or for one of its runs."""
+    return uniform(per_client(key, client) if run is None else per_run(key, client, run), jnp.float64)
+
+
+def of_client(numbers: Any, client: Array) -> Array:
+    """Returns a client's entry of an option that is a number or one per client, in float64."""
+    values = jnp.asarray(numbers, jnp.float64)
+    return values[client] if values.ndim else values
+
+
+def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
+    """Returns the `draw` of a duration; raises `ValueError` unless it is a `Draw` of two numbers."""
+    with traced_method(f"the duration {duration.name}", "draw", "the keys of `prepare`"):
+        drawn = duration.draw(prepared, run)
+    if not isinstance(drawn, Draw) or {*map(jnp.shape, drawn)} != {jnp.shape(run.client)}:
+        raise UserError(
+            f"the duration {duration.name}: draw(prepared, run) must return jaxafl.clock.Draw(work, hang), two numbers "
+            f"in seconds, as jaxafl.clock.worked(seconds) makes them; it returned {drawn!r:.200}"
+        )
+    return drawn
+
+
+def reads(duration: Any, num_clients: int) -> set[str]:
+    """Finds the fields of `Run` on which the draws of a duration depend.
+
+    Args:
+        duration: the duration.
+        num_clients: N.
+    """
+    rest = duration.without_shared()
+
+    def draw(run: Run) -> Draw:
+        return draw_of(rest, rest.prepare(stream_keys(seed_key(0), duration), num_clients), run)
+
+    with float64_on_cpu():
+        whole, seconds = jnp.int32(0), jnp.float64(0)
+        traced = jax.make_jaxpr(draw)(Run(whole, whole, whole, seconds, seconds)).jaxpr
+    used = {id(one) for equation in traced.eqns for one in equation.invars} | {*map(id, traced.outvars)}
+    return {name for name, one in zip(Run._fields, traced.invars, strict=True) if id(one) in used}
 
 
 class Duration(Part):
@@ -110,7 +180,7 @@ class Duration(Part):
         with float64_on_cpu():
             latency, per_step = self._sample(num_clients, seed, 2)
             # if the times of only some clients vary, all clients are sampled
-            if (latency[:, 0] == latency[:, 1]).all() and (per_step[:, 0] == per_step[:, 1]).all():
+            if np.array_equal(*latency.T) and np.array_equal(*per_step.T):
                 return latency[:, :1], per_step[:, :1]
             latency, per_step = self._sample(num_clients, seed, POINTS)
         if not (np.isfinite(latency) & np.isfinite(per_step)).all():
@@ -151,6 +221,16 @@ class Duration(Part):
         if isinstance(number, int | float | np.number) and not isinstance(number, bool) and number:
             return self * (1 / float(number))
         return NotImplemented
+
+
+def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
+    """Returns a clock or duration with its durations for runs that send `size()` bytes, up and down."""
+    changes = {}
+    for field in dataclasses.fields(part):  # type: ignore[arg-type]
+        old = getattr(part, field.name)
+        if isinstance(old, Duration) and (new := old.prepare_size(size)) is not old:
+            changes[field.name] = new
+    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
 
 
 class Pair(Duration):
@@ -247,16 +327,15 @@ class Distribution(Duration):
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         (key,) = prepared
-        bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
-        client = _in_float64(self, lambda values: values[run.client] if values.ndim else values)
-        time = client.quantile(uniform_from_bits(bits, jnp.float64))
+        own = jax.tree.map(lambda numbers: of_client(numbers, run.client), self)
+        time = own.quantile(share_of(key, run.client, None if self.per == "client" else run.run))
         return worked(time * run.local_steps if self.per == "step" else time)
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:
         if self.per == "client" or type(self).draw is not Distribution.draw:
             return super().step_times(num_clients, seed)
         with float64_on_cpu():
-            every = _in_float64(self, lambda values: jnp.broadcast_to(values, (num_clients,))[:, None])
+            every = jax.tree.map(lambda one: jnp.broadcast_to(jnp.float64(one), num_clients)[:, None], self)
             shares = (jnp.arange(POINTS, dtype=jnp.float64) + 0.5) / POINTS
             drawn = np.asarray(every.quantile(shares[None, :]))
         return (np.zeros_like(drawn), drawn) if self.per == "step" else (drawn, np.zeros_like(drawn))
@@ -277,11 +356,6 @@ class constant(Distribution):
 
     def quantile(self, u: Array) -> Array:
         return 0 * u + self.value
-
-
-def _in_float64(duration: D, change: Callable[[Array], Array]) -> D:
-    """Returns the duration with its numbers converted to float64 and passed through `change`."""
-    return jax.tree.map(lambda value: change(jnp.asarray(value, jnp.float64)), duration)
 
 
 def _as_duration(value: Any) -> Duration:

@@ -1,18 +1,25 @@
-"""Differences between devices: some are stragglers, and devices have hours."""
+"""Differences between devices: some are stragglers, and devices have hours, by the clock or recorded."""
 
 from __future__ import annotations
 
+import functools
+import json
+import os
+import pathlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, stream_keys, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, stream_keys, worked
 from jaxafl.device import float64_on_cpu
-from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key, uniform
+from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key
 from jaxafl.options import Number, UserError, as_numbers, number, static
+
+Intervals = tuple[Any, Any, Any]  # begin [..., K], end [..., K] and period [...] in seconds
 
 
 class stragglers(Duration):
@@ -45,7 +52,7 @@ class stragglers(Duration):
         if self.clients is not None:
             listed = np.isin(np.arange(num_clients), self.clients)
             return jnp.where(listed, jnp.asarray(self.factor, jnp.float64), 1.0)
-        order = jnp.argsort(uniform(per_client(keys[0], jnp.arange(num_clients)), jnp.float64))
+        order = jnp.argsort(share_of(keys[0], jnp.arange(num_clients)))
         count = jnp.round(jnp.asarray(self.share, jnp.float64) * num_clients)
         slow = jnp.zeros(num_clients, bool).at[order].set(jnp.arange(num_clients) < count)
         return jnp.where(slow, jnp.asarray(self.factor, jnp.float64), 1.0)
@@ -54,7 +61,29 @@ class stragglers(Duration):
         return worked(prepared[run.client])
 
 
-class available(Duration):
+class Hours(Duration):
+    """Base of durations that wait for a client's hours; as `hours=` of a clock, it is not drawn outside of them."""
+
+    waits = True
+
+    def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
+        """Returns the seconds until the hours begin, 0 within them, with the functions of NumPy or of JAX."""
+        raise NotImplementedError
+
+    def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
+        """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""
+        with float64_on_cpu():
+            keys = stream_keys(purpose_key(seed_key(seed), Purpose.HOURS), self)
+            prepared = jax.tree.map(np.asarray, self.prepare(keys, num_clients))
+        return functools.partial(self.until, np, prepared)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        own = jax.tree.map(lambda column: jnp.asarray(column)[run.client], prepared)
+        wait = self.until(jnp, own, run.now)
+        return Draw(jnp.zeros_like(wait), wait)
+
+
+class available(Hours):
     """Wait at the start of a run until the client's hours begin: `uniform(60, 300) + available(22, 6, zones=4)`.
 
     The client keeps its place in flight while it waits, and trains from the model that it downloaded before. As
@@ -77,36 +106,83 @@ class available(Duration):
     day: Number = number(default=86400.0, above=0)
     start: Number = number(default=0.0, least=0, below=24)
 
-    waits = True
-
     def prepare(self, keys: Sequence[Array], num_clients: int) -> tuple[Array, Array, Array]:
         drawn = below(per_client(keys[0], jnp.arange(num_clients, dtype=jnp.int32))[0], jnp.uint32(self.zones))
-        begin, end = (
-            jnp.broadcast_to(jnp.asarray(hour, jnp.float64), (num_clients,)) for hour in (self.begin, self.end)
-        )
+        begin, end = (jnp.broadcast_to(jnp.float64(hour), num_clients) for hour in (self.begin, self.end))
         length = (end - begin) % 24
-        return (
-            begin,
-            jnp.where(length == 0, 24.0, length),
-            drawn * (24 / self.zones) + self.start,
-        )  # 0 to 24 is the day, too
+        length = jnp.where(length == 0, 24.0, length)  # 0 to 24 is the day, too
+        return begin, length, drawn * (24 / self.zones) + self.start
 
-    def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
-        """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""
-        with float64_on_cpu():
-            keys = stream_keys(purpose_key(seed_key(seed), Purpose.HOURS), self)
-            begin, length, zone = (np.asarray(each) for each in self.prepare(keys, num_clients))
-        hour = float(self.day) / 24
+    def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
+        begin, length, zone = prepared
+        hour = numpy.asarray(self.day, numpy.float64) / 24
+        since = (now / hour + zone - begin) % 24  # hours since the client's last begin
+        return numpy.where(since < length, 0.0, 24 - since) * hour
 
-        def waiting(now: float) -> np.ndarray:
-            since = (now / hour + zone - begin) % 24
-            return np.where(since < length, 0.0, 24 - since) * hour
 
-        return waiting
+class activity(Hours):
+    """Hours of recorded devices: `free_running(10, hours=activity("devices.json"), durations=...)`.
 
-    def draw(self, prepared: tuple[Array, Array, Array], run: Run) -> Draw:
-        begin, length, zone = (values[run.client] for values in prepared)
-        hour = jnp.asarray(self.day, jnp.float64) / 24
-        since = (run.now / hour + zone - begin) % 24  # hours since the client's last begin
-        wait = jnp.where(since < length, 0.0, 24 - since) * hour
-        return Draw(jnp.zeros_like(wait), wait)
+    Client i is device i mod D of the file. It is active at time t if begin_k <= t mod P <= end_k for one of its
+    intervals k. A client is drawn only while it is active. As a term of durations, a run waits for the next interval
+    instead, and nothing is lost.
+
+    Args:
+        file: JSON of FedScale's form, `{id: {"active": [begins], "inactive": [ends], "finish_time": P}}`, in seconds.
+            A pickle of FedScale becomes JSON by `json.dump(pickle.load(open("client_behave_trace", "rb")), file)`.
+        loses: as hours, an update is lost if its client is not active when its run ends, as in FedScale.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file has another form.
+
+    References:
+        Lai et al., "FedScale: Benchmarking model and system performance of federated learning at scale", ICML 2022.
+    """
+
+    file: str | os.PathLike[str] = static()
+    loses: bool = static(default=True)
+
+    @property
+    def day(self) -> float:
+        """Longest period of a device in seconds."""
+        return float(max(_read(self.file)[2]))
+
+    def check(self, num_clients: int) -> None:
+        _read(self.file)
+
+    def prepare(self, keys: Sequence[Array], num_clients: int) -> Intervals:
+        device = np.arange(num_clients) % len(_read(self.file)[2])
+        begin, end, period = (column[device] for column in _read(self.file))
+        return begin, end, period
+
+    def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
+        begin, end, period = prepared
+        phase = (now % period)[..., None]
+        inside = ((begin <= phase) & (phase <= end)).any(-1)
+        return numpy.where(inside, 0.0, ((begin - phase) % period[..., None]).min(-1))
+
+
+def _read(file: str | os.PathLike[str]) -> Intervals:
+    return _parsed(os.fspath(file), os.stat(file).st_mtime_ns)
+
+
+@functools.lru_cache(8)
+def _parsed(file: str, changed: int) -> Intervals:
+    """Reads the intervals of all devices; shorter lists repeat their last interval."""
+    try:
+        devices = list(json.loads(pathlib.Path(file).read_text()).values())
+        rows = [[np.asarray(one[name], np.float64) for name in ("active", "inactive")] for one in devices]
+        period = np.array([one["finish_time"] for one in devices], np.float64)
+        longest = max(len(begin) for begin, _ in rows)
+        padded = [[np.pad(side, (0, longest - len(side)), "edge") for side in row] for row in rows]
+        begin, end = np.swapaxes(padded, 0, 1)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"activity: {file} has another form ({error!r}); expected JSON of FedScale's form, see afl.clock.activity"
+        ) from error
+    if not (period > 0).all() or not ((begin >= 0) & (begin <= end) & (end <= period[:, None])).all():
+        raise UserError(
+            f"activity: {file}: expected 0 <= active <= inactive <= finish_time for every interval, above 0"
+        )
+    return begin, end, period

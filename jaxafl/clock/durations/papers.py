@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, worked
-from jaxafl.device.keys import jax_key, per_client, per_run, uniform
+from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, worked
+from jaxafl.device.keys import jax_key, per_client
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
@@ -57,15 +56,15 @@ class three_tier(Duration):
             return keys[0], jax.vmap(functools.partial(self._tier, keys[1]))(jnp.arange(num_clients))
         shape = jnp.full(3, self.gamma, jnp.float64)
         edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(keys[1], shape, dtype=jnp.float64)))
-        order = jnp.argsort(uniform(per_client(keys[1], jnp.arange(num_clients)), jnp.float64))
+        order = jnp.argsort(share_of(keys[1], jnp.arange(num_clients)))
         return keys[0], jnp.searchsorted(edges[:2], (jnp.argsort(order) + 0.5) / num_clients)
 
     def draw(self, prepared: tuple[Array, Array], run: Run) -> Draw:
         key, tiers = prepared
         tier = self._tier(tiers, run.client) if tiers.ndim == 0 else tiers[run.client]
         low, high = jnp.asarray(_TIERS[self.profile], jnp.float64)[tier]
-        bits = per_client(key, run.client) if self.per == "client" else per_run(key, run.client, run.run)
-        return worked((low + (high - low) * uniform(bits, jnp.float64)) * self.unit)
+        share = share_of(key, run.client, None if self.per == "client" else run.run)
+        return worked((low + (high - low) * share) * self.unit)
 
     def _tier(self, key: Array, client: Array) -> Array:
         """Draws a client's tier, the argmax of gamma variates, which is that of their Dirichlet weights."""
@@ -108,7 +107,7 @@ class mac_network(Duration):
         return 2 * float(self.megabytes) * 8 / float(self.mbits) if self.freeze else 0.0
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
-        factor = 1 + 4 * uniform(per_client(prepared[0], run.client), jnp.float64)
+        factor = 1 + 4 * share_of(prepared[0], run.client)
         seconds = run.local_steps * self.mflop / (1000 * self.gflops)
         return worked(seconds * factor if self.spread == "time" else seconds / factor)
 
@@ -134,7 +133,7 @@ class transmission(Duration):
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
         def factor(key: Array) -> Array:
-            normal = ndtri(uniform(per_run(key, run.client, run.run), jnp.float64) + 2.0**-54)
+            normal = ndtri(share_of(key, run.client, run.run) + 2.0**-54)
             return jnp.maximum(1 + self.sigma * normal, 0)
 
         return worked((factor(prepared[0]) + factor(prepared[1])) * (self.bytes / self.speed))
@@ -159,6 +158,6 @@ class suspension(Duration):
     references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
-        hits = uniform(per_run(prepared[0], run.client, run.run), jnp.float64) < self.probability
-        share = uniform(per_run(prepared[1], run.client, run.run), jnp.float64)
+        hits = share_of(prepared[0], run.client, run.run) < self.probability
+        share = share_of(prepared[1], run.client, run.run)
         return Draw(jnp.zeros_like(share), jnp.where(hits, share * run.longest, 0.0))

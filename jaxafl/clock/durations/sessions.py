@@ -10,10 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.duration import Duration
-from jaxafl.clock.durations.runs import Draw, Run, draw_of, reads
+from jaxafl.clock.durations.duration import Draw, Duration, Run, draw_of, reads, share_of
 from jaxafl.clock.options import fail_if
-from jaxafl.device.keys import per_client, uniform
 from jaxafl.options import Number, UserError, number, static
 
 Array = jax.Array
@@ -61,7 +59,7 @@ class sessions(Duration):
 
     @property
     def terms(self) -> int:
-        return self.durations.terms + self.on.terms + self.off.terms + 1
+        return (self.durations + self.on + self.off).terms + 1
 
     def check(self, num_clients: int) -> None:
         for name, part in (("durations", self.durations), ("on", self.on), ("off", self.off)):
@@ -80,10 +78,7 @@ class sessions(Duration):
             ])  # fmt: skip
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Sessions:
-        first, second = self.durations.terms, self.durations.terms + self.on.terms
-        work = self.durations.prepare(keys[:first], num_clients)
-        of_on = self.on.prepare(keys[first:second], num_clients)
-        of_off = self.off.prepare(keys[second:-1], num_clients)
+        (work, of_on), of_off = (self.durations + self.on + self.off).prepare(keys[:-1], num_clients)
 
         def length(group: Array, session: Array) -> tuple[Array, Array]:
             one = Run(group, session, jnp.int32(1), jnp.float64(0), jnp.float64(0))
@@ -94,7 +89,7 @@ class sessions(Duration):
         grid = jax.vmap(jax.vmap(length, (None, 0)), (0, None))
         on, off = grid(groups, jnp.arange(self.count, dtype=jnp.int32))
         begin = jnp.cumsum(on + off, axis=1)
-        share = uniform(per_client(keys[-1], jnp.arange(num_clients)), jnp.float64)
+        share = share_of(keys[-1], jnp.arange(num_clients))
         odds = jnp.asarray(self.leave, jnp.float64)
         last = jnp.where(odds > 0, 1 + jnp.floor(jnp.log1p(-share) / jnp.log1p(-odds)), jnp.inf)
         return Sessions(work, on, begin - on - off, jnp.cumsum(on, axis=1) - on, begin[:, -1], last)

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock.contract import Clock
-from jaxafl.clock.durations.duration import POINTS, Duration, Times
-from jaxafl.clock.durations.runs import Draw, Run, worked
+from jaxafl.clock.durations.duration import POINTS, Draw, Duration, Run, Times, worked
 from jaxafl.options import as_numbers, in_order, static
 
 Array = jax.Array

@@ -63,8 +63,7 @@ def require_samples(owner: str, clients: int, samples: int, min_size: int = 1) -
 
 def cut(rows: np.ndarray, sizes: np.ndarray) -> list[np.ndarray]:
     """Returns the rows of each client; client k holds the next `sizes[k]` of them, and the last ones are left."""
-    ends = np.cumsum(sizes)
-    return [rows[begin:end] for begin, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True)]
+    return np.split(rows, np.cumsum(sizes))[:-1]
 
 
 def rows_of_each(values: np.ndarray) -> list[np.ndarray]:
@@ -102,36 +101,25 @@ def dealt(pieces: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]], sizes: np
     return shuffled(index, sizes, rng)
 
 
-def dirichlet_mixes(alpha: float, counts: np.ndarray, clients: int, rng: Rng) -> np.ndarray:
-    """Draws class mixes `[N, C]` of the clients from Dir(alpha · p) with p the class proportions of the data.
-
-    Args:
-        alpha: concentration.
-        counts: int [C], samples of every class.
-        clients: N.
-        rng: source of randomness.
-    """
-    return rng.dirichlet(alpha * counts / counts.sum(), size=clients)
-
-
-def deal(labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, mixes: np.ndarray, rng: Rng) -> list[np.ndarray]:
+def deal(labels: np.ndarray, counts: np.ndarray, sizes: np.ndarray, alpha: float, rng: Rng) -> list[np.ndarray]:
     """Deals each client a number of samples with classes drawn from its mix, no sample twice.
 
-    Clients are served in random order. An exhausted class is removed from the mix, and the rest is renormalised. If
-    nothing is left of the mix, the mix of the remaining samples replaces it. So the last clients may get another mix
-    than their own, and always do if all samples are used.
+    The mixes are drawn from Dir(alpha · p), with p the class proportions of the data. Clients are served in random
+    order. An exhausted class is removed from the mix, and the rest is renormalised. If nothing is left of the mix, the
+    mix of the remaining samples replaces it. So the last clients may get another mix than their own, and always do if
+    all samples are used.
 
     Args:
         labels: int `[n]`.
         counts: int `[C]`, samples of each class that occurs, in sorted order.
         sizes: int `[N]`, samples of each client; the sum is at most n.
-        mixes: float `[N, C]`, probabilities over the classes that occur, in sorted order.
+        alpha: concentration of the mixes.
         rng: the only source of randomness.
 
     Returns:
         Rows of each client, shuffled.
     """
-    remaining = counts
+    mixes, remaining = rng.dirichlet(alpha * counts / counts.sum(), size=len(sizes)), counts
     quotas = np.zeros(mixes.shape, np.int32)
     for client in rng.permutation(len(sizes)):
         quotas[client] = taken = _draw(int(sizes[client]), mixes[client], remaining, rng)

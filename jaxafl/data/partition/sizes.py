@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, Rng, Users, cut, deal, dirichlet_mixes, require_samples, take
+from jaxafl.data.partition.base import Partition, Rng, Users, cut, deal, require_samples, take
 from jaxafl.data.targets import class_counts
 from jaxafl.options import UserError, check_whole, number, static
 
@@ -58,20 +58,14 @@ class sizes(Partition):
         """Rows of each client; see `Partition.split`."""
         require_samples("sizes", 1, len(labels), sum(self.sizes))
         if self.alpha is not None:
-            counts = class_counts("sizes", labels)
-            mixes = dirichlet_mixes(self.alpha, counts, len(self.sizes), rng)
-            return deal(labels, counts, np.array(self.sizes), mixes, rng)
-        if self.classes is not None:
-            return take(labels, self._quotas(self.classes, class_counts("sizes", labels), rng), rng)
-        return cut(rng.permutation(len(labels)), np.array(self.sizes))
-
-    def _quotas(self, classes: int, counts: np.ndarray, rng: Rng) -> np.ndarray:
-        """Draws the samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client."""
+            return deal(labels, class_counts("sizes", labels), np.array(self.sizes), self.alpha, rng)
+        if self.classes is None:
+            return cut(rng.permutation(len(labels)), np.array(self.sizes))
         for _ in range(_MAX_DRAWS):
-            if (quotas := _try_quotas(self.sizes, classes, counts, rng)) is not None:
-                return quotas
+            if (quotas := _quotas(self.sizes, self.classes, class_counts("sizes", labels), rng)) is not None:
+                return take(labels, quotas, rng)
         raise UserError(
-            f"sizes: classes={classes} are too small for {_written(self.sizes)}; expected more classes, or alpha"
+            f"sizes: classes={self.classes} are too small for {_written(self.sizes)}; expected more classes, or alpha"
         )
 
     @property
@@ -90,8 +84,11 @@ class sizes(Partition):
         return said | {"partition_labels": "iid"}
 
 
-def _try_quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: Rng) -> np.ndarray | None:
-    """Draws the samples of each client and class once; `None` if a client's classes hold too few samples."""
+def _quotas(sizes: Sequence[int], classes: int, counts: np.ndarray, rng: Rng) -> np.ndarray | None:
+    """Draws the samples of each client and class, int `[N, C]`, exactly `classes` of them positive per client.
+
+    Returns `None` if a client's classes hold too few samples.
+    """
     quotas = np.zeros((len(sizes), len(counts)), np.int64)
     remaining = counts.copy()
     for client in np.argsort(sizes, kind="stable")[::-1]:

@@ -11,7 +11,6 @@ from jaxafl.data.partition.base import (
     cut,
     deal,
     dealt,
-    dirichlet_mixes,
     parts,
     require_samples,
     shuffled,
@@ -108,7 +107,7 @@ class dirichlet_equal(Partition):
         counts = class_counts("dirichlet_equal", labels)
         sizes = np.full(self.clients, len(labels) // self.clients)
         sizes[rng.permutation(self.clients)[: len(labels) % self.clients]] += 1
-        return deal(labels, counts, sizes, dirichlet_mixes(self.alpha, counts, self.clients, rng), rng)
+        return deal(labels, counts, sizes, self.alpha, rng)
 
 
 class shards(Partition):

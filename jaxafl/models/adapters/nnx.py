@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from jaxafl.models.flags import by_convention, check_used, inputs_of, key_of, keywords, signature
 from jaxafl.models.frozen import Frozen, with_frozen
+from jaxafl.models.functions import by_convention, check_used, inputs_of, key_of, keywords, signature
 from jaxafl.models.losses import Loss, as_loss, softmax_cross_entropy
 from jaxafl.models.metrics import Better
 from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, scored

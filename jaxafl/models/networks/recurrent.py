@@ -69,8 +69,7 @@ class CharLSTM(nn.Module):
     def __call__(self, x: Array) -> Array:
         embedding, kernel, bias, gates = _start(self.initialisation, self.hidden)
         embed = nn.Embed(self.num_classes, self.embedding, embedding_init=embedding)
-        outside = jnp.int32(self.num_classes)  # a negative index would count from the end
-        states = embed(jnp.where(x < 0, outside, x).T)
+        states = embed(jnp.where(x < 0, self.num_classes, x).T)  # a negative index would count from the end
         for _ in range(self.layers):
             states = LSTM(self.hidden, kernel_init=kernel, bias_init=gates)(states)
         return Dense(self.num_classes, kernel_init=kernel, bias_init=bias)(states[-1])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import os
 import pathlib
@@ -12,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from jaxafl.options import UserError, as_path
-from jaxafl.plot.report import clients, figures, heat, settings, tables
+from jaxafl.plot.heat_map import heat_map
+from jaxafl.plot.report import figures, settings, tables
 from jaxafl.plot.report.figures import Figure, packed
-from jaxafl.plot.report.lines import MANY, Lines, lines_of, metrics_of, named, score
+from jaxafl.plot.report.lines import MANY, Lines, label_of, lines_of, lower, metrics_of, named, score
 from jaxafl.plot.report.markup import Html, element, escaped, joined, section
 from jaxafl.readers.replacing import replacing
 from jaxafl.references import version
@@ -61,23 +64,23 @@ def report(
     drawn = [
         *figures.curves(lines),
         *figures.by_axis(lines),
-        *clients.staleness(lines),
-        *clients.participation(lines),
-        *clients.spread(lines),
+        *figures.staleness(lines),
+        *figures.participation(lines),
+        *figures.spread(lines),
     ]
     parts = [("summary", "Summary", joined([tables.endings(lines), tables.summary(lines)]))]
     if is_comparison:
         parts.append(("paired", "Paired differences", tables.paired(results, reference)))
     for figure in drawn:
         parts.append((figure.key, figure.title, _figure(figure)))
-        if figure.key == "axes" and (maps := heat.over_two_options(lines, by_name)):
+        if figure.key == "axes" and (maps := _over_two_options(lines, by_name)):
             parts.append(("heat", "Over two options", maps))
     parts.append(("settings", "Settings", settings.settings(lines)))
     parts.append(("citation", "Citation", _citation(lines)))
     body = [section(*part) for part in parts]
     body.insert(1 + is_comparison, _chooser(lines))
     page = string.Template(_read("page.html")).substitute(
-        title=escaped(title or _title(by_name)),
+        title=escaped(title or (", ".join(by_name) if len(by_name) <= MANY else f"{len(by_name)} results")),
         lead=escaped(_lead(lines, by_name)),
         css=_read("page.css"),
         contents=joined(element("li", element("a", text, href=f"#{key}")) for key, text, _ in parts),
@@ -116,6 +119,22 @@ def _select(name: str, options: Mapping[str, str]) -> Html:
     return element("label", name, element("select", *inside, aria_label=name))
 
 
+def _over_two_options(lines: Lines, results: Mapping[str, Any]) -> Html:
+    """Returns a picture per metric of one sweep over two options, the first open; empty for other results."""
+    result = next(iter(results.values()))
+    if len(results) > 1 or len(lines[0].place) != 2:
+        return Html("")
+    pictures: list[Html] = []
+    for metric in metrics_of(lines):
+        if f"final_{metric}" in result.variables and lower([result], metric) is not None:
+            file = io.BytesIO()
+            heat_map(result, metric).savefig(file, dpi=100)
+            source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+            picture = element("img", src=source, alt=f"Heat map of the final {label_of(metric)}")
+            pictures.append(element("details", element("summary", label_of(metric)), picture, open=not pictures))
+    return joined(pictures)
+
+
 def _chooser(lines: Lines) -> Html:
     """Returns the help of the keys, and boxes that select the lines of figures if they are few."""
     keys = element(
@@ -139,10 +158,6 @@ def _citation(lines: Lines) -> Html:
     bibtex = element("pre", settings.cited(lines), id="bibtex", tabindex="0", role="region", aria_label="BibTeX")
     copied = element("span", id="bibtex-copied", role="status")
     return joined([bibtex, element("p", element("button", "Copy", type="button", data_copy="bibtex"), " ", copied)])
-
-
-def _title(results: Mapping[str, Any]) -> str:
-    return ", ".join(results) if len(results) <= MANY else f"{len(results)} results"
 
 
 def _lead(lines: Lines, results: Mapping[str, Any]) -> str:

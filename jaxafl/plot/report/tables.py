@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import xarray as xr
 
 from jaxafl.clock.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
-from jaxafl.plot.report.lines import Line, Lines, ending, label_of, last, metrics_of, percent, steps_made
+from jaxafl.plot.report.lines import At, Line, Lines, ending, label_of, last, metrics_of, percent, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
@@ -29,11 +29,9 @@ def summary(lines: Lines) -> Html:
     if any(len(line.runs) > 1 for line in lines):
         columns["seeds"] = [_number(len(line.runs), "d") for line in lines]
     for metric in metrics_of(lines):
-        columns[f"{label_of(metric)}, {in_words(lines[0].at)}"] = _spread(
-            [last(line, metric) for line in lines], metric
-        )
+        columns[f"{label_of(metric)}, {in_words(lines[0].at)}"] = _spread(lines, metric)
         if metric == "accuracy":
-            columns[f"{label_of(metric)}, best"] = _spread([last(line, metric, "best") for line in lines], metric)
+            columns[f"{label_of(metric)}, best"] = _spread(lines, metric, "best")
     columns["server steps"] = _means(lines, steps_made, ",.6g")
     columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
     known = set.intersection(*(set(line.runs[0].variables) for line in lines))
@@ -94,7 +92,9 @@ def paired(comparison: Any, reference: str | None) -> Html:
     return joined([element("p", said), table(caption, header, rows)])
 
 
-def _spread(rows: Sequence[np.ndarray], metric: str) -> list[Cell]:
+def _spread(lines: Lines, metric: str, at: At | None = None) -> list[Cell]:
+    """Returns the mean of a metric at a point, by default that of the line, and its deviation over the runs."""
+    rows = [last(line, metric, at) for line in lines]
     places = decimals([float(np.std(row, ddof=1)) if len(row) > 1 else np.nan for row in rows])
     cells = []
     for row in rows:

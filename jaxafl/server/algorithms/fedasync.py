@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxafl.clock.contract import Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.fedopt import discount
 from jaxafl.server.scheduled import Rate
-from jaxafl.server.staleness import discount
 
 
 class fedasync(Server):

@@ -11,8 +11,8 @@ import optax
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import STARTS, Array, Arrivals, Needs, Outcome, Server, Tree, norm, stepped
+from jaxafl.server.fedopt import discount
 from jaxafl.server.scheduled import Rate
-from jaxafl.server.staleness import discount
 
 _REJECTED = {"rejected": "1 for a rejected arrival, else 0"}
 
