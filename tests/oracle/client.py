@@ -54,13 +54,11 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """x_i^K, Δ_i = x_i^K - x_s, the mean of the losses before each step, the steps made, the loss of each epoch."""
+    """x_i^K, the mean of the losses before each step (NaN without one), and the steps made."""
 
     model: Array
-    delta: Array
     loss: float
     local_steps: int
-    epoch_losses: tuple[float, ...] = ()
 
 
 def train(
@@ -87,7 +85,7 @@ def train(
             first, second, direction = adam(first, second, g, k, training.b1, training.b2, training.eps)
         multiplier = 1.0 if training.step_multipliers is None else training.step_multipliers[k]
         w = w - training.learning_rate * multiplier * training.run_decay**run * direction
-    return LocalResult(w, w - x_start, float(np.mean(losses)), len(losses))
+    return LocalResult(w, float(np.mean(losses)) if losses else math.nan, len(losses))
 
 
 def adam(first: Array, second: Array, g: Array, k: int, b1: float, b2: float, eps: float) -> tuple[Array, Array, Array]:
@@ -149,4 +147,4 @@ def train_epochs(
         epochs.append(loss)
         if in_a_row == training.patience:
             break
-    return LocalResult(w, w - x_start, float(np.mean(losses)), len(losses), tuple(epochs))
+    return LocalResult(w, float(np.mean(losses)), len(losses))
