@@ -70,7 +70,7 @@ def quadratic(num_clients: int = 6, sizes: tuple[int, ...] = (4, 1, 7, 3, 5, 2),
         y_test=np.zeros(3, np.int32),
         name="quadratic",
     )
-    return Problem(data, from_functions(_start, quadratic_loss, "quadratic"), clients)
+    return Problem(data, from_functions(lambda *_: {"w": jnp.asarray(START)}, quadratic_loss, "quadratic"), clients)
 
 
 def quadratic_loss(params: Any, batch: Batch, key: jax.Array) -> jax.Array:
@@ -109,11 +109,15 @@ def points(clients: int = 4, max_size: int = 40) -> FederatedData:
     return synthetic(1.0, 1.0, clients=clients, max_size=max_size)
 
 
+LOGISTIC = logistic(10)
+"""One model, so that tests of equal simulations share programs."""
+
+
 def classifier(**parts: Any) -> Simulation:
     """Logistic regression on synthetic samples by FedBuff; `parts` take the place of its own."""
     own: dict[str, Any] = {
         "data": points(),
-        "model": logistic(10),
+        "model": LOGISTIC,
         "client": Client(learning_rate=0.1, steps=2, batch_size=8),
         "server": fedbuff(),
         "clock": free_running(concurrency=2, durations=uniform(1, 2)),
@@ -208,10 +212,6 @@ def assert_same(
             if update.local_steps:
                 loss = result.local_loss.values[step, where]
                 np.testing.assert_allclose(loss, recorded.losses[theirs], rtol=10 * tolerance, atol=tolerance)
-
-
-def _start(key: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-    return {"w": jnp.asarray(START)}
 
 
 def drawn(key: Any, step: Any, size: int, count: Any) -> jax.Array:

@@ -109,9 +109,6 @@ class EpochTraining:
     delay_weight: float = 0.0
     patience: int | None = None
     adam_reset: str = "run"
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
 
 
 def train_epochs(
@@ -138,9 +135,7 @@ def train_epochs(
         before = len(losses)
         for batch in [slice(None)] if batches is None else [list(indices) for indices in batches[e]]:
             losses.append(data.loss(w, batch))
-            first, second, direction = adam(
-                first, second, data.gradient(w, batch), k, training.b1, training.b2, training.eps
-            )
+            first, second, direction = adam(first, second, data.gradient(w, batch), k, 0.9, 0.999, 1e-8)
             w, k = w - rate * direction, k + 1
         loss = float(np.mean(losses[before:]))
         in_a_row = 0 if loss < min(epochs, default=math.inf) else in_a_row + 1
