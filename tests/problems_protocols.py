@@ -8,10 +8,8 @@ from typing import Any
 
 import jax
 import numpy as np
-import xarray as xr
 
 from jaxafl.device.keys import Purpose, purpose_key, seed_key, threefry
-from tests.oracle import simulate as oracle_simulate
 from tests.oracle.clock import Arrival, ServerStep
 
 KINDS = ("real", "ties", "late")
@@ -47,27 +45,6 @@ def in_client_order(steps: Sequence[ServerStep]) -> list[ServerStep]:
         return arrival.client, arrival.dispatch
 
     return [ServerStep(step.step, step.time, tuple(sorted(step.arrivals, key=key))) for step in steps]
-
-
-def assert_versions(result: xr.Dataset, expected: oracle_simulate.Simulation, tolerance: float) -> None:
-    """x_0 .. x_T of the run are the reference's, relative to the tolerance; so are the norms ‖Δ‖, matched by client.
-
-    For servers whose schedules `assert_schedule` compares: the updates are looked up by (client, run).
-    """
-    versions = np.asarray(expected.versions)
-    found = result.observe_w.values
-    assert found.shape == versions.shape
-    np.testing.assert_allclose(found, versions, rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(result.time.values, expected.times, rtol=1e-9)
-    for t, record in enumerate(expected.records):
-        mask = result.client_id.values[t] >= 0
-        names = zip(result.client_id.values[t][mask].tolist(), result.run_index.values[t][mask].tolist(), strict=True)
-        norms = dict(zip(names, result.delta_norm.values[t][mask].tolist(), strict=True))
-        wanted = {(a.client, a.run): norm for a, norm in zip(record.arrivals, record.norms, strict=True)}
-        assert norms.keys() == wanted.keys(), f"server step {t}"
-        np.testing.assert_allclose(
-            [norms[run] for run in wanted], list(wanted.values()), rtol=10 * tolerance, atol=tolerance
-        )
 
 
 def mean_and_error(values: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:

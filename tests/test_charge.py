@@ -56,6 +56,7 @@ class says_so(afl.clock.free_running):
     order_free = True
 
 
+@pytest.mark.slow
 def test_a_clock_whose_arrivals_depend_on_durations_cannot_say_otherwise() -> None:
     clock = says_so(concurrency=8, buffer=3, durations=afl.clock.constant(SECONDS, per="step"))
     sim = dataclasses.replace(simulation("executed", clock), server=afl.server.fedbuff())

@@ -109,21 +109,6 @@ def cut(order: list[int], size: int) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_epochs_keep_their_partial_last_batch() -> None:
-    """2 epochs of batches of 3: clients have 1 to 7 samples, so 1 to 3 batches an epoch; every run shuffles."""
-
-    def batches(client: int, run: int, local_steps: int) -> list[list[int]]:
-        key = per_run(batch_key(), jnp.int32(client), jnp.int32(run))
-        made = [batch for epoch in range(2) for batch in cut(shuffle(key, epoch, SIZES[client]), 3)]
-        assert len(made) == local_steps
-        return made
-
-    client = Client(optax.sgd, learning_rate=0.2, momentum=0.5, epochs=2, batch_size=3)
-    training = OracleTraining(learning_rate=0.2, momentum=0.5)
-    check(client, training, batches=batches, local_steps=lambda client: 2 * -(-SIZES[client] // 3))
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("steps", [4, [3, 1, 5, 2, 4, 1]])
 def test_epochs_go_on_from_run_to_run(steps: Any) -> None:
     """sampling="epochs": the batches of a client's runs, joined, are those of its shuffled epochs one after another."""

@@ -162,21 +162,6 @@ def test_feedback_makes_a_contraction_of_qsgd() -> None:
     assert upload.qsgd(levels=2).feedback_scale((2,)) == pytest.approx(1 / (1 + 0.5))
 
 
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        (upload.random_k(count=1), "unbiased"),
-        (upload.sign(scale=False), "sign"),
-        (upload.add_noise(0.1), "noise"),
-        (upload.chain(upload.top_k(count=2), upload.random_k(count=1)), "unbiased"),
-        (upload.error_feedback(upload.sign()), "once"),
-    ],
-)
-def test_feedback_that_cannot_work_is_an_error_before_compilation(part: Any, message: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=message):
-        simulation(upload.error_feedback(part)).check()
-
-
 @pytest.mark.slow
 def test_stateful_transformations_of_optax_keep_their_state() -> None:
     """`optax.trace`: the client sends the sum of its updates, older ones by powers of the decay."""

@@ -122,17 +122,13 @@ def test_numbers_and_arrays_are_swept_on_one_axis() -> None:
 GRADIENTS: dict[str, Any] = {"learning_rate": 0.2, "steps": 2, "batch_size": None}
 
 
-def by_moment(moment: Any) -> Any:
-    """A rate of what is known at the start of a run."""
-    return 1 / (1 + 0.2 * moment.version + 0.05 * moment.started + 0.1 * moment.client)
-
-
 @pytest.mark.parametrize(
     "options", [{}, pytest.param({"dispatch": "step", "start_skew": True}, marks=pytest.mark.slow)]
 )
 def test_a_rate_knows_client_version_server_step_and_time(options: dict[str, Any]) -> None:
     def schedule(moment: Any) -> Any:
-        return by_moment(moment) / (1 + 0.1 * moment.server_step) / (1.0 + moment.step)
+        known = 1 + 0.2 * moment.version + 0.05 * moment.started + 0.1 * moment.client
+        return 1 / known / (1 + 0.1 * moment.server_step) / (1.0 + moment.step)
 
     def of_run(arrival: Any) -> LocalTraining:
         known = 1 + 0.2 * arrival.trained_from + 0.05 * arrival.start_time + 0.1 * arrival.client

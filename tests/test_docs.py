@@ -192,12 +192,3 @@ def test_the_site_builds_without_a_warning(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "sphinx", *how, str(DOCS), str(tmp_path)]
     built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert built.returncode == 0 and not built.stderr, built.stderr
-
-
-def test_links_of_the_site_lead_to_generated_pages() -> None:
-    text = "[`a`](../options.md#fedbuff), [b](../options.md#ringleader-1), [c](../options.md#cifar10), [d](speed.md#x)"
-    text += ", [e](../../jaxafl/README.md#layers), [f](../../README.md#licence), [g](https://example.org/options.md)"
-    assert re.findall(r"\]\(([^)]*)\)", make.with_pages(text, DOCS / "howto")) == [
-        *("../algorithms/fedbuff.md", "../clocks/ringleader.md", "../options.md#cifar10", "speed.md#x"),
-        *("../engine.md#layers", "../../README.md#licence", "https://example.org/options.md"),
-    ]

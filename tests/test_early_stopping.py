@@ -19,9 +19,8 @@ from jaxafl.device.keys import Purpose, per_run, purpose_key, seed_key
 from tests.oracle.client import EpochTraining
 from tests.oracle.clock import ServerStep, steps_of
 from tests.oracle.server import AFL
-from tests.oracle.simulate import simulate_afl
-from tests.problems import GD, START, descent, quadratic, simulate
-from tests.problems_protocols import assert_versions, durations, in_client_order, sets_without_repeats
+from tests.problems import GD, assert_same, descent, quadratic, reference, simulate
+from tests.problems_protocols import durations, in_client_order, sets_without_repeats
 from tests.test_client import SIZES, cut, shuffle
 
 CLIENTS, ROUNDS, DRAWN, SEED = 6, 10, 3, 4
@@ -77,21 +76,12 @@ class Local:
 def check(local: Local, mine: Any = None, lanes: int = 1) -> xr.Dataset:
     """The package's AFL is the reference's; returns its result."""
     clock, steps = rounds()
-    clients = quadratic().clients
-    expected = simulate_afl(
-        steps, local.reference(), AFL(), np.asarray(START), clients, batches=local.batches(), delay="staleness"
-    )
+    expected = reference(quadratic(), AFL(), steps, local.reference(), batches=local.batches())
     with jax.enable_x64(True):
         result = simulate(
             quadratic(), mine or server.afl(), clock, ROUNDS, local.client(), seed=SEED, lanes=lanes, chunk=lanes
         )
-    made = len(expected.times)
-    assert_versions(result.isel(step=slice(made), version=slice(made + 1)), expected, 1e-9)
-    losses = [record.losses for record in expected.records]
-    np.testing.assert_allclose(result.local_loss.values[:made], losses, rtol=1e-8)
-    executed = [[update.local_steps for update in record.updates] for record in expected.records]
-    name = "executed_local_steps" if local.patience is not None else "local_steps"
-    np.testing.assert_array_equal(result[name].values[:made], executed)
+    assert_same(result, expected, 1e-9, ordered=False)
     return result
 
 

@@ -17,7 +17,7 @@ import jaxafl as afl
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from experiments.__main__ import PAPERS, experiments, page  # noqa: E402
+from experiments.__main__ import experiments, page  # noqa: E402
 from experiments.asyncfeded import setting  # noqa: E402
 from experiments.optimal import setting as solved  # noqa: E402
 from experiments.suite import (  # noqa: E402
@@ -35,6 +35,7 @@ from experiments.suite import (  # noqa: E402
 )
 from experiments.tables import heterogeneous  # noqa: E402
 from tests.problems import classifier  # noqa: E402
+from tests.variants import slow_but  # noqa: E402
 
 EXPERIMENTS = experiments()
 NAMES = sorted(EXPERIMENTS)
@@ -64,15 +65,6 @@ def test_the_names_in_a_table_are_those_of_its_runs(name: str) -> None:
 def test_the_page_is_that_of_the_results() -> None:
     """`python -m experiments --page` was called after the last run."""
     assert (ROOT / "experiments" / "README.md").read_text(encoding="utf-8") == page(EXPERIMENTS)
-
-
-def test_the_gallery_has_commands_and_costs_of_its_pictures() -> None:
-    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
-    shown = re.findall(r"\]\(\.\./experiments/results/(\w+)\.png\)\n\n(.+)\n", gallery)
-    assert {name.split("_")[0] for name, _ in shown} == {paper.split("_")[0] for paper in PAPERS}
-    for name, line in shown:
-        told = (command.RESULTS / f"{name}.md").read_text(encoding="utf-8").splitlines()[2].split(" · ")
-        assert line == f"{told[0]} · {told[-1].split(', x86_64')[0]}"
 
 
 def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
@@ -181,7 +173,7 @@ def test_results_are_not_replaced_by_smaller_ones(tmp_path: pathlib.Path, capsys
     assert kept.value.sel(row=["a", "b"], column="one").notnull().all()
 
 
-@pytest.mark.parametrize("written", ["doubled", "Halving", "halving", "whole", "tuned"])
+@pytest.mark.parametrize("written", slow_but(["doubled", "Halving", "halving", "whole", "tuned"], "doubled", "tuned"))
 def test_a_method_of_ones_own_is_run_first(
     written: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

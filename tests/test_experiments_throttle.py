@@ -14,7 +14,8 @@ from experiments.throttle.mnist import CLIENTS, HONEST, METHODS, Network, best, 
 def drawn(count: int, rho: float | None = None, seed: int = 0) -> np.ndarray:
     """The sender of every arrival, from what `prepare` keeps."""
     with jax.enable_x64(True):
-        kept = np.asarray(senders(count=count, rho=rho).prepare([jax.random.key(seed)], CLIENTS))
+        prepare = jax.jit(lambda key: senders(count=count, rho=rho).prepare([key], CLIENTS))
+        kept = np.asarray(prepare(jax.random.key(seed)))
     client, tick = np.divmod(kept, 2 * count + 1)
     once = (tick > 0) & (tick <= count)
     assert sorted(tick[once]) == list(range(1, count + 1))
@@ -41,8 +42,9 @@ def test_a_run_ends_when_its_client_is_next() -> None:
     with jax.enable_x64(True):
         one = senders(count=count)
         prepared, none = one.prepare([jax.random.key(0)], CLIENTS), np.zeros(CLIENTS, int)
+        draw = jax.jit(lambda now: one.draw(prepared, afl.clock.Run(jax.numpy.asarray(clients), none, none, none, now)))
         for now in range(2 * count + 1):
-            found = one.draw(prepared, afl.clock.Run(jax.numpy.asarray(clients), none, none, none, float(now))).work
+            found = draw(float(now)).work
             later = order[now:] == clients[:, None]
             expected = np.where(later.any(1), later.argmax(1) + 1, np.inf)
             np.testing.assert_array_equal(found, expected)

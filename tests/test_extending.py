@@ -25,8 +25,6 @@ from tests.extensions.server import clipped_mean
 STEPS = 12
 CLIENT = afl.Client(optax.sgd, learning_rate=0.1, steps=2, batch_size=8)
 FREE = afl.clock.free_running(concurrency=3, durations=afl.clock.uniform(1, 5))
-USUAL: dict[str, Any] = {"data": afl.data.synthetic(1.0, 1.0, clients=4, max_size=60, seed=1), "client": CLIENT}
-USUAL |= {"model": afl.models.logistic(10), "server": afl.server.fedbuff(), "clock": FREE}
 PYTHON = {
     "server": {"server": clipped_mean(radius=0.5)},
     "clock": {"clock": in_turns(2.0)},
@@ -54,6 +52,13 @@ SHELL = {
 }
 
 
+def simulation(**parts: Any) -> afl.Simulation:
+    """The usual simulation, with some parts of one's own."""
+    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=60, seed=1)
+    usual = {"data": data, "model": afl.models.logistic(10), "server": afl.server.fedbuff(), "clock": FREE}
+    return afl.Simulation(**{"client": CLIENT} | usual | parts)
+
+
 @pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PYTHON)
@@ -64,7 +69,7 @@ def test_a_user_defined_part_runs_from_the_command_line(part: str, tmp_path: pat
     path = tmp_path / "result.nc"
     assert main(["run", *given, "--server-steps", str(STEPS), "--no-progress", "--output", str(path)]) == 0
     written = afl.load(path)
-    result = afl.Simulation(**USUAL | PYTHON[part]).run(STEPS)
+    result = simulation(**PYTHON[part]).run(STEPS)
     for name in ("client_id", "time", "loss", "delta_norm"):
         np.testing.assert_array_equal(written[name], result[name])
     for name in ("data", "model", "client", "server", "clock"):
@@ -74,22 +79,14 @@ def test_a_user_defined_part_runs_from_the_command_line(part: str, tmp_path: pat
 
 @pytest.mark.slow
 def test_their_options_are_swept_and_checked_as_any() -> None:
-    sim = afl.Simulation(**USUAL | PYTHON["server"] | PYTHON["clock"])
+    sim = simulation(**PYTHON["server"], **PYTHON["clock"])
     swept = afl.sweep(sim, {"server.radius": [0.1, 5.0], "clock.seconds": [1.0, 2.0]}, STEPS)
-    alone = afl.Simulation(**USUAL | {"server": clipped_mean(radius=5.0), "clock": in_turns(1.0)}).run(STEPS)
+    alone = simulation(server=clipped_mean(radius=5.0), clock=in_turns(1.0)).run(STEPS)
     chosen = swept.sel({"server.radius": 5.0, "clock.seconds": 1.0})
     np.testing.assert_allclose(chosen.loss, alone.loss, rtol=1e-5)
     np.testing.assert_array_equal(chosen.time, alone.time)
     with pytest.raises(ValueError, match="radius"):
-        afl.Simulation(**USUAL | {"server": clipped_mean(radius=-1.0)}).check()
-
-
-@pytest.mark.slow
-def test_a_run_on_a_clock_of_ones_own_can_be_made_longer(tmp_path: pathlib.Path) -> None:
-    sim = afl.Simulation(**USUAL | PYTHON["clock"])
-    for steps in (3, 7, STEPS):
-        longer = sim.run(steps, folder=tmp_path)
-    np.testing.assert_array_equal(longer.loss[-1], sim.run(STEPS).loss[-1])
+        simulation(server=clipped_mean(radius=-1.0)).check()
 
 
 def test_a_copy_of_a_server_in_a_file_of_ones_own_is_treated_as_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +99,6 @@ def test_a_copy_of_a_server_in_a_file_of_ones_own_is_treated_as_the_original(mon
     assert copy.__module__ == "mine" and copy is not afl.server.fedbuff
     assert copy().needs == afl.server.fedbuff().needs and copy.clocks == afl.server.fedbuff.clocks
     clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 5))
-    given = USUAL | {"clock": clock}
-    one, two = (afl.Simulation(**given | {"server": made()}).run(3) for made in (copy, afl.server.fedbuff))
+    one, two = (simulation(server=made(), clock=clock).run(3) for made in (copy, afl.server.fedbuff))
     np.testing.assert_array_equal(one.loss, two.loss)
     assert set(one.variables) == set(two.variables)

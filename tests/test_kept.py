@@ -23,15 +23,19 @@ def test_a_folder_belongs_to_what_is_simulated(tmp_path: pathlib.Path) -> None:
     same = afl.Client(**local | {"learning_rate": np.array(local["learning_rate"])})
     assert classifier(client=same).run(2, folder=tmp_path).sizes["step"] == 2
     x, y = sim.data.test_arrays()
+    wider = afl.models.logistic(11)
     others: dict[str, dict[str, Any]] = {
         "attack": {"client": same, "attack": afl.attack.sign_flip(clients=[1])},
         "upload": {"client": afl.Client(**local, upload=afl.upload.sign())},
         r"client\.learning_rate": {"client": afl.Client(**local | {"learning_rate": local["learning_rate"][::-1]})},
+        r"model\.leaves\..* was 'float32\[60, 10\]' and is 'float32\[60, 11\]'": {"client": same, "model": wider},
         "content": {"client": same, "data": sim.data.with_test_sets({"shifted": (x + 1, y)})},
     }
     for what, parts in others.items():
         with pytest.raises(ValueError, match=what):
             classifier(**parts).run(3, folder=tmp_path)
+    with pytest.raises(ValueError, match=r"run\.seed was 0 and is 1; name another folder"):
+        classifier(client=same).run(3, seed=1, folder=tmp_path)
 
 
 def test_members_without_what_they_are_members_of_are_refused(tmp_path: pathlib.Path) -> None:

@@ -4,32 +4,26 @@ import dataclasses
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import jaxafl as afl
 from jaxafl.clock import after, constant, free_running, grace, open_slots, schedule, synchronous, tiers
+from tests.problems import classifier, observe_w, points
+from tests.server.test_by_hand import centred
 
 INF = np.inf
 
 
 def quadratics(centres, start, client, server, clock):
-    """f_i(x) = ½(x - c_i)², x a scalar, with exact gradients."""
-
-    def loss(params, batch, key):
-        return 0.5 * (params["x"] - batch.x[:, 0]) ** 2
-
-    model = afl.models.from_functions(lambda key, batch: {"x": jnp.float64(start)}, loss)
-    x = np.asarray(centres, np.float64)[:, None]
-    data = afl.data.from_arrays(x, np.zeros(len(x)), np.arange(len(x)), x_test=x, y_test=np.zeros(len(x)))
-    return afl.Simulation(data, model, client, server, clock)
+    problem = centred(centres, start)
+    return afl.Simulation(problem.data, problem.model, client, server, clock)
 
 
 def versions(steps, *parts):
     with jax.enable_x64(True):
-        return quadratics(*parts).run(steps, observe=lambda params: {"x": params["x"]}).observe_x.values[1:]
+        return quadratics(*parts).run(steps, observe=observe_w).observe_w.values[1:, 0]
 
 
 def local(optimizer, rate, steps, reset="never", **more):
@@ -69,21 +63,24 @@ def test_the_state_of_an_optimiser_lasts(centres, start, client, expected):
     ],
 )
 def test_short_runs_in_turn_are_one_long_run(client):
-    data = afl.data.synthetic(1.0, 1.0, clients=1, max_size=40)
     model = afl.models.from_linen(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(10)]))
     trained = []
     for steps, server_steps in ((3, 4), (12, 1)):
         one = afl.Client(**client, steps=steps, batch_size=None, reset="never")
-        trained.append(afl.Simulation(data, model, one, PLAIN, synchronous()).train(server_steps).params)
+        trained.append(afl.Simulation(points(1), model, one, PLAIN, synchronous()).train(server_steps).params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6), *trained)
 
 
-def test_diloco_and_delayed_nesterov():
+def test_diloco():
     first = versions(3, (0, 2), 0, local(optax.sgd, 0.5, 1), *OUTER)
     np.testing.assert_allclose(first, [0.665, 1.171275, 1.407499625], rtol=1e-12)
-    adam = (1, -1, 4), 0
-    kept = versions(4, *adam, local(optax.adam, 0.1, 2), *OUTER)
+    kept = versions(4, (1, -1, 4), 0, local(optax.adam, 0.1, 2), *OUTER)
     np.testing.assert_allclose(kept, [0.0886338621, 0.2142964997, 0.3716194633, 0.5545363638], rtol=1e-8)
+
+
+@pytest.mark.slow
+def test_diloco_and_delayed_nesterov_with_states_that_last_and_not():
+    adam = (1, -1, 4), 0
     fresh = versions(4, *adam, local(optax.adam, 0.1, 2, "run"), *OUTER)
     np.testing.assert_allclose(fresh, [0.0886338621, 0.2150068787, 0.3752928638, 0.5660047440], rtol=1e-8)
     late = afl.server.delayed_nesterov(1.0, 0.5, period=2)
@@ -119,8 +116,7 @@ def test_delayed_nesterov_by_hand(c, expected):
 def test_grace_windows(begins, arrivals, expected):
     found = quadratics((1, 2, 6), 0, local(optax.sgd, 0.5, 1, "run"), PLAIN, timed(1.0, 1.3, 2.7, begins=begins))
     assert found.schedule(6).time.tolist() == pytest.approx(arrivals)
-    result = found.run(6, observe=lambda params: {"x": params["x"]})
-    np.testing.assert_allclose(result.observe_x[1:], expected, rtol=1e-6)
+    np.testing.assert_allclose(found.run(6, observe=observe_w).observe_w[1:, 0], expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +132,6 @@ def test_open_slots(slots, times, last):
     found = schedule(timed(1.0, 1.7, 2.9, 4.3, closes=after(2), begins=open_slots(slots)), 4, 1, 4, 0)
     assert found.time.tolist() == pytest.approx(times)
     assert [*zip(found.client[-1].tolist(), found.staleness[-1].tolist(), strict=True)] == last
-
-
-@pytest.mark.slow
-def test_lanes_and_resumed_runs_are_equal(tmp_path):
-    preset = afl.presets.async_diloco(4, afl.clock.uniform(1, 3), window=0.5)
-    client = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")
-    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
-    sim = afl.Simulation(data, afl.models.logistic(10), client, *preset)
-    whole = sim.run(20)
-    np.testing.assert_allclose(sim.run(20, lanes=3).loss, whole.loss, rtol=1e-5)
-    sim.run(9, folder=tmp_path / "run", checkpoint_every=3)
-    np.testing.assert_array_equal(sim.run(20, folder=tmp_path / "run").delta_norm, whole.delta_norm)
-    assert afl.presets.dylu_steps(8, [0.232, 0.907, 0.828, 0.347]) == [2, 8, 7, 3]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +174,8 @@ class seen(afl.server.halos):
 
     def update(self, params, state, arrivals):
         found = super().update(params, state, arrivals)
-        return found._replace(info={**found.info, **{f"y{i}": y for i, y in enumerate(found.state.regions.model["x"])}})
+        models = enumerate(found.state.regions.model["w"][:, 0])
+        return found._replace(info={**found.info, **{f"y{i}": y for i, y in models}})
 
 
 FOUR = constant(np.array([1.0, 1.63, 1.31, 2.17]))
@@ -203,8 +187,8 @@ def halos_run(steps, server, clock, **client):
     """Returns the result, and x after the updates of regions."""
     with jax.enable_x64(True):
         sim = quadratics((1, 2, 4, 8), 0, local(optax.sgd, 0.5, 1, "run", **client), server, clock)
-        result = sim.run(steps, observe=lambda params: params)
-    return result, result.observe_x.values[1:][result.event == 2]
+        result = sim.run(steps, observe=observe_w)
+    return result, result.observe_w.values[1:, 0][result.event == 2]
 
 
 def test_halos_with_plain_addition():
@@ -235,18 +219,32 @@ def test_halos_in_one_region_without_delays_is_asynchronous_local_sgd():
     np.testing.assert_allclose(x, [0.5, 2.5, 3.5, 3.75, 7.75, 8.5, 7.125], rtol=1e-12)
 
 
+LASTING = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")
+DELAYS = afl.clock.uniform(1, 3)
+
+
 @pytest.mark.slow
-def test_seeds_lanes_and_links_of_halos(tmp_path):
-    preset = afl.presets.halos_regions([0, 0, 1, 1], afl.clock.uniform(1, 3), bytes=1e8, bandwidths=[100, 0.5], after=3)
-    np.testing.assert_allclose(preset.clock.up, [0.008, 1.6])
-    client = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")
-    data = afl.data.synthetic(1.0, 1.0, clients=4, max_size=40)
-    sim = afl.Simulation(data, afl.models.logistic(10), client, *preset)
+@pytest.mark.parametrize(
+    "preset",
+    [
+        afl.presets.async_diloco(4, DELAYS, window=0.5),
+        afl.presets.halos_regions([0, 0, 1, 1], DELAYS, bytes=1e8, bandwidths=[100, 0.5], after=3),
+    ],
+)
+def test_lanes_members_and_resumed_runs_are_equal(preset, tmp_path):
+    sim = classifier(client=LASTING, server=preset.server, clock=preset.clock)
     whole = sim.run(40)
     np.testing.assert_allclose(sim.run(40, lanes=3).loss, whole.loss, rtol=1e-5)
-    swept = afl.sweep(sim, {"seed": [0, 1], "server.alpha": [0.25, 1.0]}, 40)
-    np.testing.assert_allclose(swept.loss.sel(seed=0, **{"server.alpha": 0.25}), whole.loss, rtol=1e-5)
+    swept = afl.sweep(sim, {"seed": [0, 1], "server.learning_rate": [sim.server.learning_rate, 1.5]}, 40)
+    np.testing.assert_allclose(swept.loss[0, 0], whole.loss, rtol=1e-5)
     sim.run(17, folder=tmp_path / "run", checkpoint_every=3)
-    np.testing.assert_array_equal(sim.run(40, folder=tmp_path / "run").loss, whole.loss)
-    private = dataclasses.replace(client, reset="run", upload=afl.upload.chain(*NOISE))
-    assert dataclasses.replace(sim, client=private).schedule(40).privacy(delta=1e-5).max_epsilon[-1] > 0
+    np.testing.assert_array_equal(sim.run(40, folder=tmp_path / "run").delta_norm, whole.delta_norm)
+
+
+def test_presets_have_the_steps_links_and_privacy_of_their_parts():
+    assert afl.presets.dylu_steps(8, [0.232, 0.907, 0.828, 0.347]) == [2, 8, 7, 3]
+    preset = afl.presets.halos_regions([0, 0, 1, 1], DELAYS, bytes=1e8, bandwidths=[100, 0.5], after=3)
+    np.testing.assert_allclose(preset.clock.up, [0.008, 1.6])
+    private = dataclasses.replace(LASTING, reset="run", upload=afl.upload.chain(*NOISE))
+    sim = classifier(client=private, server=preset.server, clock=preset.clock)
+    assert sim.schedule(40).privacy(delta=1e-5).max_epsilon[-1] > 0

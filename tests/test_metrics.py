@@ -14,8 +14,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.callbacks import Best, StopAt
 from jaxafl.models.metrics import better_of
-
-DATA = afl.data.synthetic(1.0, 1.0, clients=4, max_size=60).with_validation(0.3, seed=0)
+from tests.problems import classifier, points
 
 
 def simulation(metrics: Callable[[Any], dict[str, Any]], rate: float = 0.02, better: Any = ()) -> afl.Simulation:
@@ -30,9 +29,8 @@ def simulation(metrics: Callable[[Any], dict[str, Any]], rate: float = 0.02, bet
 
     clock = afl.clock.free_running(concurrency=2, durations=afl.clock.constant(1.0))
     client = afl.Client(learning_rate=rate, steps=5, batch_size=10)
-    return afl.Simulation(
-        DATA, afl.models.from_functions(init, loss, better=dict(better)), client, afl.server.fedbuff(), clock
-    )
+    model = afl.models.from_functions(init, loss, better=dict(better))
+    return classifier(data=points(4, 60).with_validation(0.3, seed=0), model=model, client=client, clock=clock)
 
 
 def wrong(right: Any) -> dict[str, Any]:

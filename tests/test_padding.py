@@ -58,12 +58,3 @@ def test_padding_is_zero_and_an_empty_step_changes_nothing(empty: bool) -> None:
     np.testing.assert_array_equal(found.steps, taken)
     np.testing.assert_allclose(np.diff(found.observe_w[:, 0]), taken)
     assert int((found.client_id.values >= 0).sum()) == int(np.isfinite(found.delta_norm.values).sum())
-
-
-@pytest.mark.slow
-def test_members_of_a_sweep_have_the_padding_of_single_runs() -> None:
-    sim = simulation(False)
-    alone = sim.run(len(UPLOADS), observe=observe_w)
-    members = afl.sweep(sim, {"seed": [0, 1]}, len(UPLOADS), observe=observe_w)
-    for name in ("padding", "updates", "steps", "observe_w"):
-        np.testing.assert_allclose(members[name][0], alone[name], rtol=1e-6)

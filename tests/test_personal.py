@@ -21,10 +21,6 @@ STEPS, RATE, K = 10, 0.2, 2
 PLACES = afl.clock.uniform(1, 3)
 
 
-def is_head(path: str) -> bool:
-    return path == "head"
-
-
 @functools.cache
 def problem() -> tuple[Any, Any, np.ndarray]:
     """The clients of `quadratic`, with w_0 and w_1 as body and w_2 as head, and training samples as test samples."""
@@ -49,7 +45,7 @@ def problem() -> tuple[Any, Any, np.ndarray]:
 
 def simulation(clock: Any, server: Any = None, **options: Any) -> afl.Simulation:
     data, model, _ = problem()
-    given: dict[str, Any] = dict(learning_rate=RATE, steps=K, batch_size=None, personal=is_head)
+    given: dict[str, Any] = dict(learning_rate=RATE, steps=K, batch_size=None, personal=lambda path: path == "head")
     server = server or afl.server.fedbuff(weights="uniform", staleness="none")
     return afl.Simulation(data, model, afl.Client(**given | options), server, clock)
 

@@ -16,7 +16,6 @@ from scipy.stats import norm
 
 import jaxafl as afl
 from jaxafl import upload
-from jaxafl.clock import Schedule
 from jaxafl.server import Outcome, Server
 from tests.problems import classifier, descent, quadratic
 from tests.test_dp_sgd import Normalised
@@ -33,10 +32,6 @@ def gaussian(mu: float, delta: float = DELTA) -> float:
         return norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu) - delta
 
     return brentq(excess, 0, 100, xtol=1e-12) if mu and excess(0) > 0 else 0.0
-
-
-def rounds(steps: int, clients: int = 4, **options: Any) -> Schedule:
-    return afl.clock.schedule(afl.clock.synchronous(**options), clients, local_steps=1, server_steps=steps)
 
 
 def simulation(part: Any = NOISY, server: Any = None, clock: Any = None, **options: Any) -> afl.Simulation:

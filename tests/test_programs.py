@@ -9,14 +9,18 @@ import pytest
 import jaxafl as afl
 from jaxafl.engine.problem import Speed
 from tests.problems import classifier, points
+from tests.variants import slow_but
 
 pytestmark = pytest.mark.optimised
 
 
-@pytest.mark.parametrize("server", [afl.server.fedasync(), afl.server.asyncfeded()], ids=["planned", "replying"])
-def test_a_program_copies_no_ring_and_calls_no_host(server: afl.server.Server) -> None:
+SERVERS = {"planned": afl.server.fedasync(), "replying": afl.server.asyncfeded()}
+
+
+@pytest.mark.parametrize("name", slow_but(SERVERS, "planned"))
+def test_a_program_copies_no_ring_and_calls_no_host(name: str) -> None:
     clock = afl.clock.free_running(concurrency=5, durations=afl.clock.exponential(1.0))
-    sim = classifier(data=points(8), model=afl.models.mlp(num_classes=10), server=server, clock=clock)
+    sim = classifier(data=points(8), model=afl.models.mlp(10, hidden=(200,)), server=SERVERS[name], clock=clock)
     execution = sim.execution(20, 20, Speed(), 0)
     text = execution.compiled.as_text()
     slots = execution.shapes.ring

@@ -25,21 +25,6 @@ def test_the_example_prints_the_accuracies_it_names(capsys: pytest.CaptureFixtur
     assert (f"{float(first):.2f}", f"{float(last):.2f}") == re.findall(r"# (\S+) to (\S+)$", text, re.M)[0]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/why.md"])
-def test_the_numbers_of_algorithms_and_protocols_are_hardly_too_small(page: str) -> None:
-    [named] = re.findall(r"(\d+) algorithms and (\d+) protocols", (ROOT / page).read_text(encoding="utf-8"))
-    options = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    parts = dict(re.findall(r"^## (\w+)\n((?:(?!## ).*\n)*)", options, re.M))
-    counts = [parts["Servers"].count("\n### ") + parts["Presets"].count("\n### "), parts["Clocks"].count("\n### ")]
-    assert all(0 <= count - int(number) < 4 for count, number in zip(counts, named, strict=True)), counts
-
-
-def test_the_readme_is_two_screens_with_two_commands() -> None:
-    assert len(README.splitlines()) <= 120
-    main_job, tests = (block.text.strip() for block in blocks_of(ROOT / "README.md") if block.language != "python")
-    assert main_job.endswith(".venv/bin/jaxafl quickstart") and tests.endswith(".venv/bin/python -m pytest")
-
-
 def test_every_line_of_the_table_is_code_and_has_a_link() -> None:
     assert len(LINES) > 15
     for code, links in LINES:

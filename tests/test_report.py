@@ -19,7 +19,6 @@ from tests.reported import comparison, run, sweep
 from tests.variants import slow_but
 
 FORMS = {"run": run, "sweep": sweep, "comparison": comparison, "dict": lambda: {"a": run(), "b": run()}}
-MOST = 1_500_000  # bytes of the page of a sweep of 200 members
 VOID = {"meta", "link", "input", "br", "img"}
 
 

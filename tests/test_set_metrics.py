@@ -17,6 +17,7 @@ from jaxafl.engine import evaluate
 from jaxafl.models import Metric, confusion_matrix
 from jaxafl.options import UserError
 from tests.callbacks.conftest import Boom, assert_same
+from tests.problems import classifier
 
 CLIENTS, CLASSES = 5, 4
 STEPS, EVERY = 8, 4
@@ -35,15 +36,18 @@ def macro_f1(labels: np.ndarray, outputs: np.ndarray) -> float:
     return float(np.mean(found))
 
 
-def simulation(model: Any = None, validation: bool = True) -> afl.Simulation:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(100, 6)).astype(np.float32)
-    y = np.argmax(x[:, :CLASSES] + 0.3 * rng.normal(size=(100, CLASSES)), axis=1)
-    data = afl.data.from_arrays(x, y, np.arange(100) % CLIENTS, test_fraction=0.3, name="points")
-    data = data.owned_test(None).with_validation(0.3, seed=0) if validation else data
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(100, 6)).astype(np.float32)
+Y = np.argmax(X[:, :CLASSES] + 0.3 * RNG.normal(size=(100, CLASSES)), axis=1)
+DATA = afl.data.from_arrays(X, Y, np.arange(100) % CLIENTS, test_fraction=0.3, name="points")
+HELD_OUT = DATA.owned_test(None).with_validation(0.3, seed=0)
+LOGISTIC = afl.models.logistic(CLASSES)
+
+
+def simulation(model: afl.models.Model = LOGISTIC, data: Any = HELD_OUT) -> afl.Simulation:
     clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 2))
     client = afl.Client(learning_rate=0.2, steps=3, batch_size=5)
-    return afl.Simulation(data, model or afl.models.logistic(CLASSES), client, afl.server.fedbuff(), clock)
+    return classifier(data=data, model=model, client=client, clock=clock)
 
 
 def test_a_mean_computed_from_outputs_is_the_metric_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +145,7 @@ MODELS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_outputs_give_the_loss_of_the_evaluation(name: str) -> None:
-    sim = simulation(MODELS[name](), validation=False)
+    sim = simulation(MODELS[name](), DATA)
     trained = sim.train(2, eval_every=1)
     labels = sim.data.y_test
 

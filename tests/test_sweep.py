@@ -41,19 +41,6 @@ def same(member: xr.Dataset, run: xr.Dataset) -> None:
         np.testing.assert_allclose(member[name].values, run[name].values, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_members_that_share_a_plan_are_separate_runs(sim: afl.Simulation) -> None:
-    rates, local = [0.5, 1.0], [0.005, 0.01]
-    axes = {"server.learning_rate": rates, "client.learning_rate": local}
-    found = afl.sweep(sim, axes, STEPS, eval_every=EVERY, seed=3)
-    assert found.accuracy.dims == ("server.learning_rate", "client.learning_rate", "evaluation")
-    for i, rate in enumerate(rates):
-        for j, own in enumerate(local):
-            one = replace_at(replace_at(sim, "server.learning_rate", rate), "client.learning_rate", own)
-            member = found.isel({"server.learning_rate": i, "client.learning_rate": j})
-            same(member, one.run(STEPS, eval_every=EVERY, seed=3))
-
-
 def in_lockstep(sim: afl.Simulation, steps: int, every: int, lanes: int, accelerator: bool = False) -> Any:
     """Runs three seeds together and compares each with its own run; returns their static shapes."""
     seeds = [0, 1, 2]
@@ -98,16 +85,6 @@ def test_dynamic_axes_compile_one_program(sim: afl.Simulation) -> None:
     new = [key[0].__name__ for key in compilation._programs if key not in known]
     # ring slots and store rows are those that a plan needs, so six plans may have two shapes, not six
     assert new.count("advance") <= 2
-
-
-@pytest.mark.slow
-def test_one_member_may_fail(sim: afl.Simulation) -> None:
-    found = afl.sweep(sim, {"client.learning_rate": [0.01, 3e38]}, STEPS, eval_every=EVERY)
-    assert found.failed_step.values[0] == -1
-    assert found.failed_step.values[1] >= 0
-    assert np.isfinite(found.accuracy.values[0]).all()
-    assert np.isnan(found.loss.values[1, -1])
-    same(found.isel({"client.learning_rate": 0}), sim.run(STEPS, eval_every=EVERY))
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.models import confusion_matrix
 from jaxafl.options import UserError
+from tests.problems import classifier
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 5)).astype(np.float32)
@@ -18,6 +19,7 @@ Y = np.argmax(X[:, :3], axis=1)
 CLEAN = (X[40:50], Y[40:50])
 SHIFTED = (X[50:] + 0.5, Y[50:])  # of as many samples or others
 NOISY = (X[45:] + RNG.normal(size=(15, 5)).astype(np.float32), Y[45:])
+LOGISTIC = afl.models.logistic(3)
 HOW: dict[str, Any] = {"server_steps": 6, "eval_every": 3}
 
 
@@ -29,7 +31,7 @@ def data(test: Any = None, **given: Any) -> afl.data.FederatedData:
 def simulation(data: afl.data.FederatedData) -> afl.Simulation:
     clock = afl.clock.free_running(concurrency=3, buffer=2, durations=afl.clock.uniform(1, 2))
     client = afl.Client(learning_rate=0.3, steps=2, batch_size=5)
-    return afl.Simulation(data, afl.models.logistic(3), client, afl.server.fedbuff(), clock)
+    return classifier(data=data, model=LOGISTIC, client=client, clock=clock)
 
 
 @pytest.mark.slow

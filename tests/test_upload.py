@@ -235,6 +235,11 @@ class rounding(upload.Upload):
         (lambda: rounding(), "float16"),
         (lambda: sized(), "bits=-1"),
         (lambda: upload.qsgd(levels=0), "levels"),
+        (lambda: upload.error_feedback(upload.random_k(count=1)), "unbiased"),
+        (lambda: upload.error_feedback(upload.sign(scale=False)), "sign"),
+        (lambda: upload.error_feedback(upload.add_noise(0.1)), "noise"),
+        (lambda: upload.error_feedback(upload.chain(upload.top_k(count=2), upload.random_k(count=1))), "unbiased"),
+        (lambda: upload.error_feedback(upload.error_feedback(upload.sign())), "once"),
     ],
 )
 def test_an_upload_that_cannot_be_is_an_error_before_compilation(part: Any, message: str) -> None:

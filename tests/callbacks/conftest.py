@@ -36,15 +36,17 @@ PAIRS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def simulation(name: str = "planned", data: Any = None, **client: Any) -> afl.Simulation:
-    rng = np.random.default_rng(0)
-    if data is None:
-        x, y = rng.normal(size=(48, 3)).astype(np.float32), rng.integers(0, 2, 48)
-        data = afl.data.from_arrays(x, y, np.arange(48) % CLIENTS, test_fraction=0.25, name="points")
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(48, 3)).astype(np.float32), RNG.integers(0, 2, 48)
+DATA = afl.data.from_arrays(X, Y, np.arange(48) % CLIENTS, test_fraction=0.25, name="points")
+MODEL = afl.models.logistic(2)
+
+
+def simulation(name: str = "planned", **client: Any) -> afl.Simulation:
     algorithm, clock = PAIRS[name]
     given = {"learning_rate": 1.0, "steps": 1, "batch_size": None} if name == "bernoulli" else {}
     local = {"learning_rate": 0.1, "steps": 3, "batch_size": 4} | given | client
-    return afl.Simulation(data, afl.models.logistic(2), afl.Client(optax.sgd, **local), algorithm, clock)
+    return afl.Simulation(DATA, MODEL, afl.Client(optax.sgd, **local), algorithm, clock)
 
 
 def assert_same(found: xr.Dataset, expected: xr.Dataset) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
-import pathlib
 from typing import Any
 
 import optax
-import pytest
 
 import jaxafl as afl
-from jaxafl.callbacks.identity import check_identity, identity
 from jaxafl.callbacks.stopping import ends_of
 from jaxafl.device.content import content, source_of
-from tests.callbacks.conftest import simulation
 
 
 def scaled(factor: Any) -> Any:
@@ -30,17 +25,6 @@ def test_functions_are_told_apart_by_their_source() -> None:
     assert source_of(scaled(1.0)) == source_of(functools.wraps(scaled(1.0))(lambda *args: None))
     assert len({source_of(scaled(1.0)), source_of(scaled), source_of(json.dumps)}) == 3
     assert source_of(eval(compile("lambda x: x", "<nowhere>", "eval"))) == "<lambda>"  # of no file
-
-
-def test_an_identity_is_json_and_changes_with_shapes_and_samples(tmp_path: pathlib.Path) -> None:
-    sim = simulation()
-    saved = json.loads(json.dumps(identity(sim.summary(), seed=0)))
-    assert check_identity(tmp_path, saved, identity(simulation().summary(), seed=0)) == ""
-    deeper = dataclasses.replace(sim, model=afl.models.logistic(3))
-    with pytest.raises(ValueError, match=r"model\.leaves\..* was 'float32\[3, 2\]' and is 'float32\[3, 3\]'"):
-        check_identity(tmp_path, saved, identity(deeper.summary(), seed=0))
-    with pytest.raises(ValueError, match=r"run\.seed was 0 and is 1; name another folder"):
-        check_identity(tmp_path, saved, identity(sim.summary(), seed=1))
 
 
 class Patience(afl.callbacks.Callback):

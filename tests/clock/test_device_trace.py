@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import pathlib
@@ -78,14 +77,12 @@ def phone(mean: float, sigma: float, links: CyclicTraces | None = None, megabyte
     return type("phone", (device_trace,), {"measured": measured})(megabytes=megabytes, bandwidth=links is not None)
 
 
-@functools.cache
-def _elapsed() -> Any:
-    return jax.jit(CyclicTraces.elapsed)
+_elapsed = jax.jit(CyclicTraces.elapsed)
 
 
 def elapsed(traces: CyclicTraces, index: Any, phase: Any, amount: Any) -> np.ndarray:
     with jax.enable_x64(True):
-        function = _elapsed() if np.ndim(index) == 0 else jax.vmap(CyclicTraces.elapsed, (None, 0, 0, 0))
+        function = _elapsed if np.ndim(index) == 0 else jax.vmap(CyclicTraces.elapsed, (None, 0, 0, 0))
         return np.asarray(function(traces, jnp.int32(index), jnp.float64(phase), jnp.float64(amount)))
 
 

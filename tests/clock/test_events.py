@@ -67,10 +67,6 @@ def test_throttle_restarts_everybody_at_the_end_of_a_round() -> None:
 # ---- invariants
 
 
-def discarded(schedule: clock.Schedule) -> Any:
-    return schedule.unused.where(np.isin(schedule.unused.reason, ("refused", "stopped", "lost")))
-
-
 TIMES = clock.uniform(0.5, 4.0)
 
 
@@ -89,7 +85,8 @@ TIMES = clock.uniform(0.5, 4.0)
 def test_discarded_and_other_runs_fill_the_time_of_all_clients(made: clock.Clock) -> None:
     """All clients train all the time; in rounds until they arrive or are stopped."""
     schedule = clock.schedule(made, 5, 1, 40, seed=3)
-    found, runs = discarded(schedule), schedule.unused
+    runs = schedule.unused
+    found = runs.where(np.isin(runs.reason, ("refused", "stopped", "lost")))
     flying, since = (values[runs.reason == "flying"] for values in (runs.client, runs.started))
     counts = [getattr(schedule, f"runs_{name}")[-1] for name in ("refused", "stopped", "lost")]
     assert len(found.client) == sum(counts) > 0

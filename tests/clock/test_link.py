@@ -13,6 +13,7 @@ import jaxafl as afl
 from jaxafl import clock
 from jaxafl.clock import schedule as run_clock
 from tests.problems import descent
+from tests.variants import slow_but
 
 
 def simulation(durations: Any, upload: Any = None, **options: Any) -> afl.Simulation:
@@ -101,17 +102,12 @@ def shared_times(
                 runs[client] = Shared(client, version, np.inf, down if restarts else 0.0)
 
 
-@pytest.mark.parametrize(
-    ("speed", "buffer", "bound"),
-    [
-        *(
-            pytest.param(speed, buffer, None, marks=pytest.mark.slow)
-            for speed, buffer in ((2.0, 1), (100.0, 3), (5.0, 2))
-        ),
-        (4.0, 1, 3),
-    ],
-)
-def test_transfers_under_way_share_the_link_of_the_server(speed: float, buffer: int, bound: int | None) -> None:
+SHARED = [(2.0, 1, None), (100.0, 3, None), (5.0, 2, None), (4.0, 1, 3)]
+
+
+@pytest.mark.parametrize("options", slow_but(SHARED, (4.0, 1, 3)))
+def test_transfers_under_way_share_the_link_of_the_server(options: tuple[float, int, int | None]) -> None:
+    speed, buffer, bound = options
     rng = np.random.default_rng(0)
     each = np.repeat(rng.uniform(1, 5, (6, 1)), 400, axis=1)
     durations = clock.constant(each[:, 0]) + clock.link(shared=speed, bytes=4.0)

@@ -11,7 +11,7 @@ from tests.clock.schedules import COLUMNS, FILE, case, columns, digest, figures
 from tests.variants import slow_but
 
 RECORDED = json.loads(FILE.read_text())
-QUICK = [name for name in RECORDED if name.endswith(("0-0", "2-0", "4-0", "6-0", "8-0"))]
+QUICK = [name for name in RECORDED if name.endswith("0-0")]
 
 
 @pytest.mark.optimised  # the last bits of durations are those of the compiler that users have

@@ -34,10 +34,15 @@ def walk(on: np.ndarray, off: np.ndarray, now: float, work: float, cut: str, mos
 
 
 def drawn(duration: Any, runs: Run, num_clients: int = CLIENTS) -> tuple[np.ndarray, Any]:
-    with jax.enable_x64(True):
+
+    @jax.jit
+    def draws(runs: Run) -> tuple[Any, Any]:
         prepared = duration.prepare(stream_keys(seed_key(0), duration), num_clients)
-        draw = jax.vmap(lambda run: draw_of(duration, prepared, run))(jax.tree.map(jnp.asarray, runs))
-        return np.asarray(draw.work + draw.hang), prepared
+        draw = jax.vmap(lambda run: draw_of(duration, prepared, run))(runs)
+        return draw.work + draw.hang, prepared
+
+    with jax.enable_x64(True):
+        return draws(jax.tree.map(jnp.asarray, runs))
 
 
 def check(seed: int, cut: Any, groups: int | None, leave: float) -> None:

@@ -47,7 +47,7 @@ def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
         expected = tuple(np.bincount(weights.argmax(axis=1), minlength=3) / len(weights))
     duration = three_tier(gamma=gamma)
     with jax.enable_x64(True):
-        _, tiers = duration.prepare(stream_keys(seed_key(0), duration), clients)
+        _, tiers = jax.jit(lambda: duration.prepare(stream_keys(seed_key(0), duration), clients))()
     shares = np.bincount(np.asarray(tiers), minlength=3) / clients
     for share, probability in zip(shares, expected, strict=True):
         assert abs(share - probability) < 4 * np.sqrt(probability * (1 - probability) / clients)

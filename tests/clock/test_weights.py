@@ -41,12 +41,9 @@ DRAWING: dict[str, tuple[Any, Any]] = {
 }
 
 
-def clients_drawn(server: Any, made: Any) -> np.ndarray:
-    return descent(server=server, clock=made).schedule(30).client
-
-
 @pytest.mark.parametrize("name", slow_but(DRAWING, "synchronous"))
 def test_samples_of_the_data_are_weights(name: str) -> None:
     server, made = DRAWING[name]
     options: list[dict[str, Any]] = [{"select": "samples"}, {"weights": quadratic().data.counts}]
-    np.testing.assert_array_equal(*[clients_drawn(server, dataclasses.replace(made, **one)) for one in options])
+    sims = [descent(server=server, clock=dataclasses.replace(made, **one)) for one in options]
+    np.testing.assert_array_equal(*[sim.schedule(30).client for sim in sims])

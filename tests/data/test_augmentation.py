@@ -49,19 +49,6 @@ def test_all_crops_and_flips_and_nothing_else_occur_equally_often(flip):
     assert statistic < freedom + 3 * np.sqrt(2 * freedom)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"padding": -1}, ValueError, "padding"),
-        ({"padding": 1.5}, TypeError, "padding"),
-        ({"flip": 1}, TypeError, "flip"),
-    ],
-)
-def test_options_out_of_range_are_refused(options, error, message):
-    with pytest.raises(error, match=message):
-        data.crop_and_flip(**options)
-
-
 def test_augmentation_and_statistics_that_change_the_form_of_samples_are_refused():
     def check(x, **options):
         given = data.from_arrays(x, np.arange(8) % 2, np.arange(8) % 2, test_fraction=0.5, **options)

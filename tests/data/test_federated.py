@@ -62,18 +62,3 @@ def test_normalisation_per_channel_acts_on_the_last_axis():
     x = np.full((2, 3, 3, 3), 51, np.uint8)
     out = data.normalise(255.0, (0.0, 0.1, 0.2), (1.0, 0.5, 0.1)).transform(x)
     np.testing.assert_allclose(out[0, 0, 0], [0.2, 0.2, 0.0], atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "option"),
-    [
-        ({"scale": "a"}, TypeError, "scale"),
-        ({"scale": 0}, ValueError, "scale"),
-        ({"std": [1.0, 0.0]}, ValueError, "std"),
-        ({"mean": None}, TypeError, "mean"),
-        ({"mean": [0.5, float("nan")]}, ValueError, "mean"),
-    ],
-)
-def test_invalid_normalisations(options, error, option):
-    with pytest.raises(error, match=option):
-        data.normalise(**options)

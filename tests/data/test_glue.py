@@ -142,13 +142,16 @@ def test_damaged_files_are_named(vocabulary, tmp_path, header, rows):
         glue_sst2(vocabulary, data_dir=tmp_path)
 
 
-def test_missing_files_and_tokenizers_are_named(vocabulary, tmp_path):
+def test_missing_files_tokenizers_and_other_encodings_are_named(vocabulary, tmp_path):
     write(tmp_path / "glue" / "RTE_train.tsv.gz", "index\tsentence1\tsentence2\tlabel")
     with pytest.raises(FileNotFoundError, match=r"holds only part of glue_rte: RTE_dev\.tsv"):
         glue_rte(vocabulary, data_dir=tmp_path)
     sst2(tmp_path, "good\t1")
     with pytest.raises(FileNotFoundError, match=r"was not found with tokenizer\.json or vocab\.txt"):
         glue_sst2(str(tmp_path / "nowhere"), data_dir=tmp_path)
+    (tmp_path / "glue" / "SST-2" / "dev.tsv").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"dev\.tsv is damaged: expected UTF-8 text"):
+        glue_sst2(vocabulary, data_dir=tmp_path)
 
 
 @pytest.mark.data

@@ -195,17 +195,6 @@ def test_test_samples_per_client_follow_the_classes_of_its_training_samples() ->
         pool.partition(afl.data.iid(2), test="own")
 
 
-@pytest.mark.slow
-def test_clients_over_seeds_are_shown_at_their_means() -> None:
-    _, _, sim = evaluated(pooled().with_validation(0.4, seed=2), diagnostics="per_client")
-    found = afl.sweep(sim, {"seed": [0, 1, 2]}, 6, eval_every=3, diagnostics="per_client")
-    ax = afl.plot.accuracy_vs_participation(found).axes[0]
-    dots = np.concatenate([dots.get_offsets() for dots in ax.collections if len(dots.get_offsets()) > 1])
-    expected = [found.participation.mean("seed"), 100 * found.client_accuracy[:, -1].mean("seed")]
-    known = np.isfinite(expected[1].values)
-    np.testing.assert_allclose(sorted(map(tuple, dots)), sorted(map(tuple, np.stack(expected, 1)[known])))
-
-
 def test_the_error_bar_of_a_client_is_wilsons_interval() -> None:
     """The interval holds the p with |p̂ - p| <= √(p(1 - p)/n)."""
     share, samples = np.array([0.0, 0.3, 1.0]), np.array([5, 40, 7])

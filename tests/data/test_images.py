@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import json
 import pathlib
 import struct
 import subprocess
 import sys
-import tarfile
 
 import numpy as np
 import pytest
 
 import jaxafl.data as data
-from jaxafl.readers.archive import SHA256, read_content, read_idx, read_text
+from jaxafl.readers.archive import SHA256, read_idx
+from tests.data.test_download import archive
 
 CHECKOUT = pathlib.Path(data.__file__).resolve().parents[2]
 FILES = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"]
@@ -36,15 +35,6 @@ def records(images: int, classes: tuple[int, ...]) -> bytes:
     pattern = (91 * plane + 7 * row + column).astype(np.uint8)
     labels = [(number % kinds).astype(np.uint8)[:, None] for kinds in classes]
     return np.concatenate([*labels, number.astype(np.uint8)[:, None] + pattern], axis=1).tobytes()
-
-
-def archive(path: pathlib.Path, members: dict[str, bytes]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w:gz", compresslevel=1) as file:
-        for name, content in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            file.addfile(member, io.BytesIO(content))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +71,8 @@ def test_cifar100_takes_the_fine_label_and_orders_pixels_by_row_column_channel(c
 @pytest.mark.slow
 def test_the_archive_of_cifar_is_read_as_its_folder(cifar100_folder, tmp_path, monkeypatch):
     path = tmp_path / "cifar-100-binary.tar.gz"
-    archive(path, {f"cifar-100-binary/{name}": (cifar100_folder / name).read_bytes() for name in SHAPES})
+    members = {f"cifar-100-binary/{name}": (cifar100_folder / name).read_bytes() for name in SHAPES}
+    path.write_bytes(archive("gz", members, compresslevel=1))
     monkeypatch.setitem(SHA256, f"cifar100/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest())
     np.testing.assert_array_equal(data.cifar100(tmp_path).y, np.arange(50_000) % 100)
     assert data.cifar100(cifar100_folder.parent).num_classes == 100  # directly in the data directory
@@ -107,16 +98,6 @@ def test_damaged_files_are_named(load, files, tmp_path):
         (tmp_path / name).write_bytes(content)
     with pytest.raises((ValueError, FileNotFoundError), match=pathlib.Path(next(iter(files))).name + " is damaged"):
         load(tmp_path)
-
-
-def test_gzip_and_text_that_are_damaged_are_named(tmp_path):
-    path = tmp_path / "a.gz"
-    for content in (gzip.compress(b"text" * 99)[:-9], b"<html>", gzip.compress(b"\xff")):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"a\.gz is damaged"):
-            read_text(path, "")
-    with pytest.raises(FileNotFoundError):
-        read_content(tmp_path / "none.gz")
 
 
 def test_a_dataset_in_parts_names_the_absent_files(tmp_path):
@@ -146,13 +127,6 @@ def test_the_data_directory_is_the_argument_else_the_environment_else_the_defaul
     assert str(tmp_path / "tfds" / "mnist") in looked_in(None)
     monkeypatch.delenv("TFDS_DATA_DIR")
     assert str(tmp_path / "home" / "tensorflow_datasets" / "mnist") in looked_in(None)
-
-
-def test_invalid_options(tmp_path):
-    with pytest.raises(ValueError, match="by"):
-        data.mnist(tmp_path, by="user")
-    with pytest.raises(TypeError, match="augment"):
-        data.cifar10(tmp_path, augment="crop")
 
 
 @pytest.mark.data
@@ -221,7 +195,8 @@ def test_the_real_cifar10(cifar10_dir, tmp_path, monkeypatch):
     np.testing.assert_allclose(std, [0.24703223, 0.24348513, 0.26158784], atol=1e-8)
     files = next(cifar10_dir.glob("**/cifar-10-batches-bin"))
     path = tmp_path / "cifar-10-binary.tar.gz"
-    archive(path, {f"cifar-10-batches-bin/{name}": (files / name).read_bytes() for name in reversed(CIFAR10)})
+    members = {f"cifar-10-batches-bin/{name}": (files / name).read_bytes() for name in reversed(CIFAR10)}
+    path.write_bytes(archive("gz", members, compresslevel=1))
     monkeypatch.setitem(SHA256, f"cifar10/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest())
     np.testing.assert_array_equal(data.cifar10(tmp_path).x, dataset.x)
 

@@ -83,7 +83,7 @@ def test_convert_makes_arrays_of_texts(tmp_path):
 
 
 @given(st.dictionaries(st.text(), st.lists(st.tuples(st.lists(numbers), st.integers())), max_size=5))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_numbers_survive_exactly(tmp_path_factory, samples):
     path = tmp_path_factory.mktemp("leaf") / "a.json"
     write(path, {user: ([x for x, _ in own], [y for _, y in own]) for user, own in samples.items()})

@@ -267,30 +267,6 @@ def test_descriptions_say_partition_options_and_seed_in_json():
 
 
 @pytest.mark.parametrize(
-    ("make", "option", "value", "error"),
-    [
-        (lambda alpha: data.dirichlet(alpha, 5), "alpha", 0.0, ValueError),
-        (lambda alpha: data.dirichlet(alpha, 5), "alpha", [0.1, 0.2], ValueError),
-        (lambda alpha: data.dirichlet(alpha, 5), "alpha", None, TypeError),
-        (lambda min_size: data.dirichlet(1.0, 5, min_size=min_size), "min_size", -1, ValueError),
-        (lambda alpha: data.dirichlet_equal(alpha, 5), "alpha", -1.0, ValueError),
-        (data.iid, "clients", 0, ValueError),
-        (data.by_user, "clients", 0, ValueError),
-        (lambda k: data.classes_per_client(k, 5), "k", 0, ValueError),
-        (lambda per_client: data.shards(per_client, 5), "per_client", 0, ValueError),
-        (data.sizes, "sizes", [], ValueError),
-        (data.sizes, "sizes", [5, 0], ValueError),
-        (lambda classes: data.sizes([5, 5], classes, alpha=1.0), "classes", 2, ValueError),
-        (lambda classes: data.sizes([5, 2], classes), "classes", 3, ValueError),
-        (lambda alpha: data.sizes([5], alpha=alpha), "alpha", 0, ValueError),
-    ],
-)
-def test_invalid_options(make, option, value, error):
-    with pytest.raises(error, match=option):
-        make(value)
-
-
-@pytest.mark.parametrize(
     "partition",
     [
         data.by_user(4),

@@ -15,8 +15,12 @@ def toy(labels, users) -> data.FederatedData:
     return data.Dataset("toy", x, labels, x[:1], labels[:1], 3, data.as_is(), users=users).partition(data.by_user())
 
 
-def test_histograms_and_distances_of_a_partition_done_by_hand():
-    statistics = toy([0, 0, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 2, 2, 2]).statistics()
+@pytest.fixture(scope="module")
+def statistics():
+    return toy([0, 0, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 2, 2, 2]).statistics()
+
+
+def test_histograms_and_distances_of_a_partition_done_by_hand(statistics):
     assert statistics.histogram.tolist() == [[2, 0, 0], [2, 1, 0], [0, 3, 0]]
     assert statistics.sizes.tolist() == [2, 3, 3]
     assert statistics.classes.tolist() == [1, 2, 1]
@@ -33,8 +37,7 @@ def test_histograms_agree_with_the_stored_labels_over_many_blocks():
     np.testing.assert_array_equal(statistics.histogram, expected)
 
 
-def test_the_table_has_a_row_per_client():
-    statistics = toy([0, 0, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 2, 2, 2]).statistics()
+def test_the_table_has_a_row_per_client(statistics):
     text = str(statistics)
     assert "clients=3" in text and "heterogeneity=0.389" in text
     rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
@@ -46,11 +49,9 @@ def test_the_table_has_a_row_per_client():
     assert statistics.table().loc["1", ["samples", "0", "1"]].tolist() == [3, 2, 1]
 
 
-def test_the_heat_map_shows_the_histogram_in_axes_of_the_user_and_is_saved(tmp_path):
-    statistics = toy([0, 0, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 2, 2, 2]).statistics()
-    figure = Figure()
-    axes = figure.subplots()
-    assert data.heat_map(statistics, tmp_path / "map.png", ax=axes) is figure
+def test_the_heat_map_shows_the_histogram_in_axes_of_the_user_and_is_saved(statistics, tmp_path):
+    axes = Figure().subplots()
+    assert data.heat_map(statistics, tmp_path / "map.png", ax=axes) is axes.get_figure()
     np.testing.assert_array_equal(axes.images[0].get_array(), statistics.histogram)
     assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
 

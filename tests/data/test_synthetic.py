@@ -85,23 +85,6 @@ def test_sizes_are_lognormal_plus_fifty_with_a_tenth_for_testing():
     assert len(small.y_test) == pytest.approx(0.1 * sizes, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "error"),
-    [
-        ("alpha", -1.0, ValueError),
-        ("alpha", "a", TypeError),
-        ("clients", 0, ValueError),
-        ("clients", 2**31, ValueError),
-        ("max_size", 1, ValueError),
-        ("seed", 2**64, ValueError),
-        ("lazy", "no", TypeError),
-    ],
-)
-def test_invalid_options(option, value, error):
-    with pytest.raises(error, match=option):
-        data.synthetic(**{option: value})
-
-
 @pytest.mark.data
 def test_the_reference_sample_has_the_same_distribution(data_dir):
     """The test half of FedProx's own synthetic(1,1): same centred variances, same spread of sizes and labels."""

@@ -82,7 +82,8 @@ def test_gradient_descent_learns(name: str) -> None:
         return (jax.tree.map(lambda p, g: p - 0.5 * g, carry[0], gradient), state), None
 
     trained, new = jax.jit(lambda *start: jax.lax.scan(step, start, jax.random.split(KEY, 60))[0])(params, state)
-    before, (after, same) = (model.apply(*one, batch, KEY, False) for one in ((params, state), (trained, new)))
+    apply = jax.jit(model.apply, static_argnums=4)
+    before, (after, same) = (apply(*one, batch, KEY, False) for one in ((params, state), (trained, new)))
     assert after.loss.mean() < 0.5 * before[0].loss.mean() and after.metrics["accuracy"].mean() > 0.85
     jax.tree.map(np.testing.assert_array_equal, new, same)
 
@@ -92,26 +93,28 @@ def test_padding_influences_nothing(name: str) -> None:
     model, full = STILL[name], batch_of(8)
     params, state = model.init(KEY, full)
     gradient = jax.jit(jax.value_and_grad(mean_loss, has_aux=True), static_argnums=1)
+    apply = jax.jit(model.apply, static_argnums=4)
     expected = gradient(params, model, state, full, KEY)
     for filler in (0.0, 1e3):
         x = jnp.concatenate([full.x, jnp.full((3, FEATURES), filler)])
         padded = Batch(x, jnp.concatenate([full.y, jnp.full(3, 2, jnp.int32)]), jnp.arange(11) < 8)
         actual = gradient(params, model, state, padded, KEY)
         jax.tree.map(lambda a, e: np.testing.assert_allclose(a, e, rtol=1e-3, atol=1e-5), actual, expected)
-        outputs, _ = model.apply(params, state, padded, KEY, True)
+        outputs, _ = apply(params, state, padded, KEY, True)
         assert not outputs.loss[8:].any() and not outputs.metrics["accuracy"][8:].any()
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_initial_parameters_follow_the_key_and_descriptions_are_json(name: str) -> None:
     model, batch = MODELS[name], batch_of(1)
-    first, again, other = (model.init(jax.random.key(seed), batch)[0] for seed in (0, 0, 1))
+    init = jax.jit(model.init)
+    first, again, other = (init(jax.random.key(seed), batch)[0] for seed in (0, 0, 1))
     jax.tree.map(np.testing.assert_array_equal, first, again)
     assert any(not np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (first, other)), strict=True))
     assert "network" in json.loads(json.dumps(model.description))
     assert {leaf.dtype for leaf in jax.tree.leaves(first)} == {np.dtype(np.float32)}
     with jax.enable_x64(True):
-        wide = model.init(KEY, batch)[0]
+        wide = jax.eval_shape(model.init, KEY, batch)[0]
     assert {leaf.dtype for leaf in jax.tree.leaves(wide)} == {np.dtype(np.float64)}
 
 

@@ -234,7 +234,7 @@ ORDINARY = {
 }
 
 
-@pytest.mark.parametrize("name", ORDINARY)
+@pytest.mark.parametrize("name", slow_but(ORDINARY, "moving buffer", "fill a view", "where"))
 def test_gradients_of_ordinary_code_are_those_of_pytorch(name):
     net = Made(ORDINARY[name])
     losses, params, state, _ = steps_in_jax(afl.models.from_torch(net, reset=False), [ROWS] * 3)

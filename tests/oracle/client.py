@@ -54,13 +54,11 @@ class LocalTraining:
 
 @dataclass(frozen=True)
 class LocalResult:
-    """x_i^K, Δ_i = x_i^K - x_s, the mean of the losses before each step, the steps made, the loss of each epoch."""
+    """x_i^K, the mean of the losses before each step (NaN without one), and the steps made."""
 
     model: Array
-    delta: Array
     loss: float
     local_steps: int
-    epoch_losses: tuple[float, ...] = ()
 
 
 def train(
@@ -87,7 +85,7 @@ def train(
             first, second, direction = adam(first, second, g, k, training.b1, training.b2, training.eps)
         multiplier = 1.0 if training.step_multipliers is None else training.step_multipliers[k]
         w = w - training.learning_rate * multiplier * training.run_decay**run * direction
-    return LocalResult(w, w - x_start, float(np.mean(losses)), len(losses))
+    return LocalResult(w, float(np.mean(losses)) if losses else math.nan, len(losses))
 
 
 def adam(first: Array, second: Array, g: Array, k: int, b1: float, b2: float, eps: float) -> tuple[Array, Array, Array]:
@@ -111,9 +109,6 @@ class EpochTraining:
     delay_weight: float = 0.0
     patience: int | None = None
     adam_reset: str = "run"
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
 
 
 def train_epochs(
@@ -140,13 +135,11 @@ def train_epochs(
         before = len(losses)
         for batch in [slice(None)] if batches is None else [list(indices) for indices in batches[e]]:
             losses.append(data.loss(w, batch))
-            first, second, direction = adam(
-                first, second, data.gradient(w, batch), k, training.b1, training.b2, training.eps
-            )
+            first, second, direction = adam(first, second, data.gradient(w, batch), k, 0.9, 0.999, 1e-8)
             w, k = w - rate * direction, k + 1
         loss = float(np.mean(losses[before:]))
         in_a_row = 0 if loss < min(epochs, default=math.inf) else in_a_row + 1
         epochs.append(loss)
         if in_a_row == training.patience:
             break
-    return LocalResult(w, w - x_start, float(np.mean(losses)), len(losses), tuple(epochs))
+    return LocalResult(w, float(np.mean(losses)), len(losses))

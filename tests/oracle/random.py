@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+Words = npt.NDArray[np.uint32]
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = np.uint32(0x1BD11BDA)
 
 
-def threefry_2x32(
-    key: tuple[Any, Any], counter: tuple[Any, Any], rounds: int = 20
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
-    """Encrypts two 32-bit counter words under two 32-bit key words.
+def threefry_2x32(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Words, Words]:
+    """Encrypts two 32-bit counter words under two 32-bit key words, in 20 rounds.
 
     A round is (x0, x1) <- (x0 + x1, rotl(x1, r) xor (x0 + x1)); after every fourth round the key schedule
     (k0, k1, k0 ^ k1 ^ 0x1BD11BDA) is injected, shifted by one word each time, and the injection's number added to x1.
@@ -22,30 +21,20 @@ def threefry_2x32(
     Args:
         key: Two words, scalars or arrays of one common shape, 0 .. 2**32 - 1.
         counter: Two words, of the same shape as the key's or broadcastable with it.
-        rounds: A multiple of four; 20 is the published cipher.
 
     Returns:
         The two output words as uint32 arrays.
 
-    Raises:
-        ValueError: If `rounds` is not a positive multiple of four.
-
     Reference:
         Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
-    if rounds <= 0 or rounds % 4:
-        raise ValueError(f"rounds must be a positive multiple of 4, got {rounds}")
     k0, k1, x0, x1 = (np.atleast_1d(np.asarray(word, dtype=np.uint32)) for word in (*key, *counter))
     schedule = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0, x1 = x0 + k0, x1 + k1
-    for group in range(rounds // 4):
+    for group in range(5):
         for distance in _ROTATIONS[group % 2]:
             x0 = x0 + x1
-            x1 = _rotate_left(x1, distance) ^ x0
+            x1 = ((x1 << np.uint32(distance)) | (x1 >> np.uint32(32 - distance))) ^ x0
         x0 = x0 + schedule[(group + 1) % 3]
         x1 = x1 + schedule[(group + 2) % 3] + np.uint32(group + 1)
     return x0, x1
-
-
-def _rotate_left(word: npt.NDArray[np.uint32], distance: int) -> npt.NDArray[np.uint32]:
-    return (word << np.uint32(distance)) | (word >> np.uint32(32 - distance))

@@ -19,7 +19,7 @@ Discount = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Update:
-    """An arrival: Δ_i = x_i^K - x_s and x_s [dim], τ = t - s, n_i, K, and how many times the update counts."""
+    """An arrival: Δ_i = x_i^K - x_s and x_s [dim], τ = t - s, n_i, K, how many times the update counts, its kind."""
 
     client: int
     delta: Array
@@ -28,6 +28,7 @@ class Update:
     num_samples: int = 1
     local_steps: int = 1
     multiplicity: int = 1
+    kind: str = "arrival"
 
     @property
     def model(self) -> Array:
@@ -349,37 +350,31 @@ class QuAFL:
 
 
 class AFL:
-    """x <- Σ w_i x_i^K with w_i ∝ n_i (1 + τ_i)^-a. AFL with non-convex objectives, Algorithm 1 (a = 0)."""
+    """x <- Σ w_i x_i^K with w_i ∝ n_i. AFL with non-convex objectives, Algorithm 1."""
 
-    def __init__(self, *, a: float = 0.0) -> None:
-        self.a, self.info = a, StepInfo()
+    info = StepInfo()
 
     def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
-        weights = [u.multiplicity * u.num_samples * float((1 + u.staleness) ** -self.a) for u in arrivals]
-        return weighted_mean(weights, [u.model for u in arrivals])
+        return weighted_mean(sizes(arrivals, "samples"), [u.model for u in arrivals])
 
 
 class SAFA:
     """x <- Σ (n_k / Σ n) cache_k over ALL clients; every cache begins as x_0. Wu et al. 2020.
 
-    Before it, entries of deprecated clients become x_t, then those of picked clients their models; after it, those of
-    undrafted clients theirs.
+    Before it, entries of deprecated clients become x_t (their update is x_t with Δ = 0), and those of picked clients
+    their models; after it, those of undrafted clients theirs.
     """
 
     def __init__(self, *, num_samples: Sequence[int], x0: Array) -> None:
         self.weights = np.asarray(num_samples, float) / sum(num_samples)
         self.cache, self.info = np.tile(np.asarray(x0, float), (len(num_samples), 1)), StepInfo()
 
-    def step(
-        self, x: Array, arrivals: Sequence[Update], undrafted: Sequence[Update] = (), deprecated: Sequence[int] = ()
-    ) -> Array:
-        for client in deprecated:
-            self.cache[client] = x
-        for update in arrivals:
-            self.cache[update.client] = update.model
-        x_new = np.asarray(self.weights @ self.cache)
-        for update in undrafted:
-            self.cache[update.client] = update.model
+    def step(self, x: Array, arrivals: Sequence[Update]) -> Array:
+        for after in (False, True):
+            x_new = np.asarray(self.weights @ self.cache)
+            for update in arrivals:
+                if (update.kind == "undrafted") == after:
+                    self.cache[update.client] = update.model
         return x_new
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from .client import EpochTraining, LocalTraining, Quadratic, train, train_epochs
 from .clock import Arrival, OnStep, ServerStep
-from .server import AFL, SAFA, Array, DelayedNesterov, QuAFL, Server, StepInfo, Update
+from .server import Array, DelayedNesterov, QuAFL, Server, StepInfo, Update
 
 Clock = Sequence[ServerStep] | Callable[[OnStep], Sequence[ServerStep]]
-Batches = Callable[[int, int, int], Sequence[Sequence[int]]]
-"""`batches(client, run, local_steps)`: the sample indices of each local step."""
-EpochBatches = Callable[[int, int], Sequence[Sequence[Sequence[int]]]]
-"""`batches(client, run)`: the sample indices of each step of each epoch."""
+Training = LocalTraining | EpochTraining
+Batches = Callable[..., Any]
+"""`batches(client, run, local_steps)`: the sample indices of each local step; of epochs `batches(client, run)`: those
+of each step of each epoch."""
 Trained = tuple[Update, float]
 
 
@@ -46,33 +46,33 @@ def step_record(arrivals: Sequence[Arrival], trained: Sequence[Trained], info: S
     return StepRecord(tuple(arrivals), updates, tuple(loss for _, loss in trained), norms, info)
 
 
-def updated(arrival: Arrival, delta: Array, x_start: Array, data: Quadratic, local_steps: int) -> Update:
-    return Update(
+def train_run(
+    arrival: Arrival, x_train: Array, x_start: Array, training: Training, data: Quadratic, batches: Batches | None
+) -> Trained:
+    """Trains from x_train, and measures the update against x_start; without local steps it is zero and has no loss."""
+    if isinstance(training, EpochTraining):
+        given = None if batches is None else batches(arrival.client, arrival.run)
+        result = train_epochs(x_train, data, training, delay=arrival.staleness, batches=given)
+    else:
+        local_steps = training.steps if arrival.local_steps is None else arrival.local_steps
+        given = None if batches is None else batches(arrival.client, arrival.run, local_steps)
+        result = train(x_train, data, training, local_steps=local_steps, run=arrival.run, batches=given)
+    update = Update(
         client=arrival.client,
-        delta=delta,
+        delta=result.model - x_start,
         x_start=x_start,
         staleness=arrival.staleness,
         num_samples=data.num_samples,
-        local_steps=local_steps,
+        local_steps=result.local_steps,
         multiplicity=arrival.multiplicity,
+        kind=arrival.kind,
     )
-
-
-def train_run(
-    arrival: Arrival, x_train: Array, x_start: Array, training: LocalTraining, data: Quadratic, batches: Batches | None
-) -> Trained:
-    """Trains from x_train, and measures the update against x_start; without local steps it is zero and has no loss."""
-    local_steps = training.steps if arrival.local_steps is None else arrival.local_steps
-    if local_steps == 0:
-        return updated(arrival, x_train - x_start, x_start, data, 0), math.nan
-    given = None if batches is None else batches(arrival.client, arrival.run, local_steps)
-    result = train(x_train, data, training, local_steps=local_steps, run=arrival.run, batches=given)
-    return updated(arrival, result.model - x_start, x_start, data, local_steps), result.loss
+    return update, result.loss
 
 
 def simulate(
     clock: Clock,
-    training: LocalTraining | Callable[[Arrival], LocalTraining],
+    training: Training | Callable[[Arrival], Training],
     server: Server,
     x0: Array,
     clients: Sequence[Quadratic],
@@ -81,19 +81,24 @@ def simulate(
 ) -> Simulation:
     """Trains each run when it arrives, from the version it started from, and takes the server steps in order.
 
+    A client of QuAFL trains from its OWN model. SAFA's server is told whose runs are abandoned, which are in no record.
     Where the server decides the numbers of local steps, the clock is a function `lambda on_step: free_running(...)`.
     """
     versions = [np.array(x0, float)]
     records: list[StepRecord] = []
 
     def on_step(t: int, arrivals: tuple[Arrival, ...]) -> dict[int, int]:
+        runs = [one for one in arrivals if one.kind != "deprecated"]
+        told = [Update(one.client, 0 * versions[t], versions[t], kind=one.kind) for one in arrivals if one not in runs]
         trained = []
-        for one in arrivals:
-            how = training if isinstance(training, LocalTraining) else training(one)
+        for one in runs:
+            how = training(one) if callable(training) else training
             starts = versions[one.trained_from], versions[one.start_version]
+            if isinstance(server, QuAFL):
+                starts = (server.models[one.client].copy(),) * 2
             trained.append(train_run(one, *starts, how, clients[one.client], batches))
-        versions.append(server.step(versions[t], [update for update, _ in trained]))
-        records.append(step_record(arrivals, trained, server.info))
+        versions.append(server.step(versions[t], [*told, *(update for update, _ in trained)]))
+        records.append(step_record(runs, trained, server.info))
         return dict(server.info.replies)
 
     if callable(clock):
@@ -102,50 +107,6 @@ def simulate(
         steps = clock
         for step in steps:
             on_step(step.step, step.arrivals)
-    return Simulation(versions, records, [step.time for step in steps])
-
-
-def simulate_quafl(
-    steps: Sequence[ServerStep],
-    training: LocalTraining,
-    server: QuAFL,
-    x0: Array,
-    clients: Sequence[Quadratic],
-    *,
-    scale_rate: bool = False,
-) -> Simulation:
-    """Each contacted client makes its local steps from its OWN model; `scale_rate`: at (s + 1) / s times the rate."""
-    versions = [np.array(x0, float)]
-    records: list[StepRecord] = []
-    for step in steps:
-        factor = (len(step.arrivals) + 1) / len(step.arrivals) if scale_rate else 1.0
-        scaled = replace(training, learning_rate=training.learning_rate * factor)
-        trained = []
-        for arrival in step.arrivals:
-            own = server.models[arrival.client].copy()
-            trained.append(train_run(arrival, own, own, scaled, clients[arrival.client], None))
-        versions.append(server.step(versions[step.step], [update for update, _ in trained]))
-        records.append(step_record(step.arrivals, trained, server.info))
-    return Simulation(versions, records, [step.time for step in steps])
-
-
-def simulate_safa(
-    steps: Sequence[ServerStep], training: LocalTraining, server: SAFA, x0: Array, clients: Sequence[Quadratic]
-) -> Simulation:
-    """SAFA's rounds, whose server tells picked, undrafted and deprecated clients apart."""
-    versions = [np.array(x0, float)]
-    records: list[StepRecord] = []
-    for step in steps:
-        deprecated = [arrival.client for arrival in step.arrivals if arrival.kind == "deprecated"]
-        arrivals = [arrival for arrival in step.arrivals if arrival.kind != "deprecated"]
-        trained, by_kind = [], {"picked": list[Update](), "undrafted": list[Update]()}
-        for one in arrivals:
-            starts = versions[one.trained_from], versions[one.start_version]
-            trained.append(train_run(one, *starts, training, clients[one.client], None))
-            by_kind[one.kind].append(trained[-1][0])
-        x = versions[step.step]
-        versions.append(server.step(x, by_kind["picked"], by_kind["undrafted"], deprecated))
-        records.append(step_record(arrivals, trained, server.info))
     return Simulation(versions, records, [step.time for step in steps])
 
 
@@ -187,42 +148,3 @@ def simulate_halos(
         versions.append(x)
         records.append(step_record(step.arrivals, trained, StepInfo()))
     return Simulation(versions, records, [step.time for step in steps])
-
-
-def simulate_afl(
-    steps: Sequence[ServerStep],
-    training: EpochTraining,
-    server: AFL,
-    x0: Array,
-    clients: Sequence[Quadratic],
-    *,
-    batches: EpochBatches | None = None,
-    delay: str = "staleness",
-    broadcast: bool = True,
-    tolerance: float | None = None,
-) -> Simulation:
-    """Rounds of AFL with delay-aware epochs, until ‖x_{t+1} - x_t‖ <= tolerance or the recorded rounds end.
-
-    d is the "staleness" of a run or its "seconds". With broadcast=False each client goes on from its own last model
-    (x_0 at first), with staleness 0 and d = 2; a client drawn twice goes on from the model of its earlier run.
-    """
-    versions = [np.array(x0, float)]
-    own = [versions[0]] * len(clients)
-    records: list[StepRecord] = []
-    for step in steps:
-        trained: dict[int, Trained] = {}
-        for one in sorted(step.arrivals, key=lambda arrival: arrival.dispatch):
-            x_start = versions[one.trained_from] if broadcast else own[one.client]
-            d = float(one.staleness) if delay == "staleness" else one.arrival_time - one.start_time
-            given = None if batches is None else batches(one.client, one.run)
-            result = train_epochs(x_start, clients[one.client], training, delay=d if broadcast else 2.0, batches=given)
-            update = updated(one, result.delta, x_start, clients[one.client], result.local_steps)
-            trained[one.dispatch] = update if broadcast else replace(update, staleness=0), result.loss
-            own[one.client] = update.model
-        x = versions[step.step]
-        in_order = [trained[arrival.dispatch] for arrival in step.arrivals]
-        versions.append(server.step(x, [update for update, _ in in_order]))
-        records.append(step_record(step.arrivals, in_order, server.info))
-        if tolerance is not None and np.linalg.norm(versions[-1] - x) <= tolerance:
-            break
-    return Simulation(versions, records, [step.time for step in steps[: len(records)]])

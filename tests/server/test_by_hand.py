@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -432,13 +433,17 @@ RUNS: dict[str, tuple[Server, Any, Any, tuple[float, ...], list[float], list[flo
 }
 
 
-def centred(centres: Sequence[float]) -> Problem:
-    """Clients with f_i(w) = 1/2 (w - c_i)², and x_0 = 0."""
+@functools.cache  # runs of as many clients share programs
+def beginning(start: float) -> afl.models.Model:
+    return afl.models.from_functions(lambda *_: {"w": jnp.full(1, float(start))}, quadratic_loss, "quadratic")
+
+
+def centred(centres: Sequence[float], start: float = 0.0) -> Problem:
+    """Clients with f_i(w) = 1/2 (w - c_i)², and x_0."""
     points = np.array([[1.0, centre] for centre in centres])  # curvature and centre
     zeros = np.zeros(len(points), int)
     data = afl.data.from_arrays(points, zeros, np.arange(len(points)), x_test=points, y_test=zeros)
-    model = afl.models.from_functions(lambda key, batch: {"w": jnp.zeros(1)}, quadratic_loss, "quadratic")
-    return Problem(data, model, [])
+    return Problem(data, beginning(start), [])
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -124,14 +124,6 @@ FREE = clock.free_running(concurrency=CLIENTS, durations=DURATIONS)
 P = np.array([0.3, 0.1, 0.1, 0.2, 0.05, 0.25])
 
 
-def routed(x, clients, deltas, kinds):
-    return x + ETA / (CLIENTS * P[clients[0]]) * deltas[0]
-
-
-def share_of_sum(x, clients, deltas, kinds):
-    return x + ETA / CLIENTS * np.sum(deltas, axis=0)
-
-
 RADII: dict[str, Any] = {"first_radius": 0.4, "later_radius": 0.3, "side_radius": 0.5}
 CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     "ringmaster": (presets.ringmaster(CLIENTS, DURATIONS, max_staleness=4, learning_rate=ETA), lambda: mean),
@@ -143,11 +135,11 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     "naive_optimal": (presets.naive_optimal(TIMES, fastest=4, learning_rate=ETA), lambda: mean),
     "fedcompass": (
         (server.fedcompass(ETA, "none"), clock.compass(durations=DURATIONS, min_steps=1, max_steps=1)),
-        lambda: share_of_sum,
+        lambda: lambda x, clients, deltas, kinds: x + ETA / CLIENTS * np.sum(deltas, axis=0),
     ),
     "routed": (
         (server.routed_sgd(ETA), clock.routed(tasks=9, durations=DURATIONS, probabilities=P)),
-        lambda: routed,
+        lambda: lambda x, clients, deltas, kinds: x + ETA / (CLIENTS * P[clients[0]]) * deltas[0],
     ),
     "basgd": (
         (server.basgd(ETA, 3), clock.every_buffer(durations=DURATIONS, buffers=3)),

@@ -12,7 +12,6 @@ import pytest
 
 import jaxafl as afl
 from jaxafl import server
-from jaxafl.clock import bernoulli, free_running, uniform
 from jaxafl.options import UserError
 from tests.oracle.server import FedBuff, StepInfo
 from tests.problems import assert_same, descent, quadratic, record, reference, simulate
@@ -48,23 +47,6 @@ def test_adamw_follows_its_reference() -> None:
     mine = server.fedopt(optax.adamw, 0.1, "polynomial", b1=0.8, b2=0.95, eps=1e-6, weight_decay=0.3)
     with jax.enable_x64(True):
         assert_same(simulate(quadratic(), mine, recorded.clock(), STEPS), expected, 1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mine", "same"),
-    [
-        (server.fedopt(optax.sgd, 0.7, "polynomial"), server.fedbuff(0.7, "polynomial")),
-        (
-            server.fedopt(learning_rate=0.7, momentum=0.5, staleness="none"),
-            server.fedbuff(0.7, momentum=0.5, staleness="none"),
-        ),
-    ],
-)
-def test_with_sgd_it_is_fedbuff(mine: Any, same: Any) -> None:
-    for clock in (free_running(concurrency=4, buffer=2, durations=uniform(1, 5)), bernoulli(0.4, 0.7)):
-        found, expected = (simulate(quadratic(), one, clock, STEPS) for one in (mine, same))
-        np.testing.assert_array_equal(found.observe_w, expected.observe_w)
 
 
 @pytest.mark.parametrize(

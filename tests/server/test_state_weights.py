@@ -44,16 +44,12 @@ def discount(trained: Any, step: int, samples: Any) -> Any:
     return 1 / np.sqrt(1 + trained.schedule.staleness[step])
 
 
-def samples_alone(trained: Any, step: int, samples: Any) -> Any:
-    return samples
-
-
 def equal(trained: Any, step: int, samples: Any) -> Any:
     return np.ones_like(samples)
 
 
 CASES = {
-    "fedavg": (afl.server.fedavg(), "synchronous", samples_alone),
+    "fedavg": (afl.server.fedavg(), "synchronous", lambda t, s, n: n),
     "fedavg, uniform": (afl.server.fedavg(weights="uniform"), "synchronous", equal),
     "fedbuff": (afl.server.fedbuff(staleness="polynomial"), "free_running", discount),
     "fedadam": (afl.server.fedadam(), "synchronous", equal),

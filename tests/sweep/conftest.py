@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,19 @@ import optax
 
 import jaxafl as afl
 
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(200, 200)).astype(np.float32), RNG.integers(0, 3, 200)
+DATA = afl.data.from_arrays(X, Y, np.arange(200) % 10, x_test=X[:20], y_test=Y[:20])
+network = functools.cache(lambda hidden: afl.models.mlp(3, hidden=(hidden,)))
+
 
 def simulation(kind: str = "planned", hidden: int = 4) -> afl.Simulation:
     """Ten clients, four in flight."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(200, 200)).astype(np.float32), rng.integers(0, 3, 200)
     server = afl.server.asyncfeded(kappa=0.5) if kind == "online" else afl.server.fedbuff()
     buffer = 1 if kind == "online" else 2
     return afl.Simulation(
-        data=afl.data.from_arrays(x, y, np.arange(200) % 10, x_test=x[:20], y_test=y[:20]),
-        model=afl.models.mlp(3, hidden=(hidden,)),
+        data=DATA,
+        model=network(hidden),
         client=afl.Client(optax.sgd, learning_rate=0.1, steps=2, batch_size=5),
         server=server,
         clock=afl.clock.free_running(concurrency=4, buffer=buffer, durations=afl.clock.uniform(1, 5)),

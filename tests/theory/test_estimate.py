@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import flax.linen as nn
 import numpy as np
 import pytest
 
@@ -12,6 +9,7 @@ import jaxafl as afl
 from jaxafl import theory
 from jaxafl.options import UserError
 from tests.problems import descent, points
+from tests.test_dp_sgd import Normalised
 from tests.test_frozen import FROZEN
 
 
@@ -67,12 +65,6 @@ def test_weights_are_those_of_the_staleness_too(problem) -> None:
     for weights, shares in (("samples", problem.weights), ("uniform", np.full(5, 0.2))):
         found = theory.estimate(trained, sim, optimum=0.0, iterations=5, weights=weights)
         assert found["mean_staleness"].item() == pytest.approx(shares @ each)
-
-
-class Normalised(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any, train: bool, mask: Any) -> Any:
-        return nn.Dense(10)(afl.models.BatchNorm()(nn.Dense(4)(x), train, mask))
 
 
 @pytest.mark.slow
