@@ -10,7 +10,17 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.clock import after, constant, free_running, grace, open_slots, schedule, synchronous, tiers
+from jaxafl.clock import (
+    after,
+    constant,
+    free_running,
+    grace,
+    open_slots,
+    regional_rounds,
+    schedule,
+    synchronous,
+    tiers,
+)
 
 INF = np.inf
 
@@ -233,6 +243,62 @@ def test_halos_with_momentum_at_both_levels():
 def test_halos_in_one_region_without_delays_is_asynchronous_local_sgd():
     _, x = halos_run(21, afl.server.halos(**ADDING, alpha=1.0), tiers(regions=[0] * 4, durations=FOUR, after=1))
     np.testing.assert_allclose(x, [0.5, 2.5, 3.5, 3.75, 7.75, 8.5, 7.125], rtol=1e-12)
+
+
+def in_rounds(centres, server, clock, steps):
+    """Returns time, region, event and start version of every server step, and the evaluated models."""
+    with jax.enable_x64(True):
+        sim = quadratics(centres, 0, local(optax.sgd, 0.5, 1, "run"), server, clock)
+        plan, result = sim.schedule(steps), sim.run(steps, observe=lambda params: params)
+    return [*zip(plan.time, plan.region, plan.event, plan.version[:, 0], strict=True)], result.observe_x.values[1:]
+
+
+def test_tiers_of_fedat_by_hand():
+    """A round takes a tier from x to (x + c) / 2, with the means c = 1.5, 6 and 4 of its clients."""
+    preset = afl.presets.fedat_tiers([1, 4, 2, 1.5, 5, 2.5], tiers=3)
+    steps, x = in_rounds((1, 3, 4, 2, 5, 8), *preset, 7)
+    assert preset.clock.regions == (0, 2, 1, 0, 2, 1)
+    rows = [(1.5, 0, 2, 0), (2.5, 1, 2, 0), (3, 0, 2, 1), (4.5, 0, 2, 3), (5, 1, 2, 2), (5, 2, 2, 0), (6, 0, 2, 4)]
+    assert steps == rows
+    # with T = (1, 0, 0) the slowest tier has all the weight, and still the model x_0; with (2, 1, 0) it has 2 / 3
+    np.testing.assert_allclose(x[:5], [0, 3 / 2, (3 + 2 * 0) / 3, 3 / 4, 2 * 3.75 / 5], rtol=1e-12)
+    np.testing.assert_allclose(x[5], (1 * 1.25 + 2 * 3.75 + 3 * 2) / 6, rtol=1e-12)
+    np.testing.assert_allclose(x[6], (1 * 1.125 + 2 * 3.75 + 4 * 2) / 7, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("waits", "rows", "expected"),
+    [
+        # both regions go from x to x / 4 + 3 c / 4 in two rounds, with c = 1.5 and 6
+        (
+            True,
+            [(1.5, 0, 0, 0), (2.5, 1, 0, 0), (3.5, 0, 1, 1), (6, 1, 2, 2), (7.75, 0, 0, 4), (9, 1, 0, 4)]
+            + [(9.75, 0, 1, 5), (12.5, 1, 2, 6)],
+            [0, 0, 0, 2.8125, 2.8125, 2.8125, 2.8125, 3.515625],
+        ),
+        # the cloud takes the last models of both, 0 before the first
+        (
+            False,
+            [(1.5, 0, 0, 0), (2.5, 1, 0, 0), (3.5, 0, 2, 1), (5.25, 0, 0, 3), (6, 1, 2, 2), (7.25, 0, 2, 4)]
+            + [(9, 0, 0, 6), (9, 1, 0, 5)],
+            [0, 0, 0.5625, 0.5625, 2.8125] + 3 * [(0.5625 / 4 + 1.125 + 4.5) / 2],
+        ),
+    ],
+)
+def test_edge_servers_of_hierfavg_by_hand(waits, rows, expected):
+    durations = constant(np.array([1.0, 1.5, 2.0, 2.5]))
+    made = afl.presets.hierfavg_edges([0, 0, 1, 1], durations, up=[0.5, 1.0], down=[0.25, 0.5])
+    clock = dataclasses.replace(made.clock, waits=waits)
+    steps, x = in_rounds((1, 2, 4, 8), made.server, clock, 8)
+    assert steps == rows
+    np.testing.assert_allclose(x, expected, rtol=1e-12)
+
+
+def test_cohorts_of_regions():
+    clock = regional_rounds(regions=[0] * 5 + [1] * 2, durations=constant(1.0), cohort=3)
+    found = schedule(clock, 7, 1, 400)
+    drawn = np.bincount(found.of_arrivals("client"), minlength=7)
+    assert found.taken.tolist() == [3, 2] * 200 and (np.abs(drawn[:5] - 120) < 25).all() and (drawn[5:] == 200).all()
 
 
 @pytest.mark.slow

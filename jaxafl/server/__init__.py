@@ -11,6 +11,7 @@ from jaxafl.server.algorithms.delayed_nesterov import delayed_nesterov
 from jaxafl.server.algorithms.fedasync import fedasync
 from jaxafl.server.algorithms.fedstale import fedstale
 from jaxafl.server.algorithms.halos import halos
+from jaxafl.server.algorithms.hierarchical import fedat, hierfavg
 from jaxafl.server.algorithms.incremental import ace, aced, area, ca2fl, ia2sgd, mifa
 from jaxafl.server.algorithms.model_means import afl, afl_rate, favano, fedfa, quafl, safa
 from jaxafl.server.algorithms.mu2 import mu2
@@ -50,6 +51,7 @@ __all__ = [
     "fedadam",
     "fedams",
     "fedasync",
+    "fedat",
     "fedavg",
     "fedbuff",
     "fedcompass",
@@ -59,6 +61,7 @@ __all__ = [
     "fedstale",
     "fedyogi",
     "halos",
+    "hierfavg",
     "ia2sgd",
     "kardam",
     "malenia",

@@ -189,6 +189,45 @@ def simulate_halos(
     return Simulation(versions, records, [step.time for step in steps])
 
 
+def simulate_regional(
+    steps: Sequence[ServerStep],
+    regions: Sequence[int],
+    after: int,
+    waits: bool,
+    shares: Callable[[Array], Array],
+    training: LocalTraining,
+    x0: Array,
+    clients: Sequence[Quadratic],
+) -> Simulation:
+    """FedAT and HierFAVG count by themselves when a region sends, and when the global server steps.
+
+    `regions` has the region of every step; `shares` returns the weights of the regions' models from their numbers.
+    """
+    versions, served, records = [np.array(x0, float)], [np.array(x0, float)], list[StepRecord]()
+    count = max(regions) + 1
+    sent, times, rounds, waiting = np.tile(x0, (count, 1)), np.zeros(count), [0] * count, set[int]()
+    for step, at in zip(steps, regions, strict=True):
+        starts = [served[one.trained_from] for one in step.arrivals]
+        trained = [
+            train_run(one, start, start, training, clients[one.client], None)
+            for one, start in zip(step.arrivals, starts, strict=True)
+        ]
+        samples = [update.num_samples for update, _ in trained]
+        x, y = versions[-1], np.average([update.x_start + update.delta for update, _ in trained], 0, samples)
+        rounds[at] += 1
+        if rounds[at] % after == 0:
+            sent[at] = y
+            times[at] += 1
+            waiting.add(at)
+            if not waits or len(waiting) == count:
+                waiting.clear()
+                x = y = shares(times) @ sent
+        versions.append(x)
+        served.append(y)
+        records.append(step_record(step.arrivals, trained, StepInfo()))
+    return Simulation(versions, records, [step.time for step in steps])
+
+
 def simulate_afl(
     steps: Sequence[ServerStep],
     training: EpochTraining,

@@ -23,6 +23,7 @@ from jaxafl.clock import (
     free_running,
     harmonic,
     interrupting,
+    regional_rounds,
     ringleader,
     rounds_until_all,
     routed,
@@ -64,6 +65,7 @@ CLOCKS: dict[str, Any] = {
     "compass": compass(durations=constant(1)),
     "routed": routed(tasks=3, durations=constant(1)),
     "tiers": tiers(regions=np.arange(CLIENTS) % 2, durations=constant(1)),
+    "regional_rounds": regional_rounds(regions=np.arange(CLIENTS) % 2, durations=constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
 BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcompass", "basgd"}
@@ -86,6 +88,7 @@ TABLE: dict[str, set[str]] = {
     "compass": BUFFERED,
     "routed": {"routed_sgd", "asysg"},
     "tiers": {"halos"},
+    "regional_rounds": {"fedat", "hierfavg"},
 }
 
 
