@@ -129,7 +129,8 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
         "tiers": (clock.tiers(regions=[0] * 4 + [1] * 4, durations=times, up=1.0, down=0.5, after=3), 30),
         "regional_rounds": (
-            clock.regional_rounds(regions=[0] * 4 + [1] * 4, durations=times, up=1.0, down=0.5, after=2), 12
+            clock.regional_rounds(regions=[0] * 4 + [1] * 4, durations=times, up=1.0, down=0.5, after=2),
+            12,
         ),
         "warm_up": (clock.warm_up(clock.free_running(concurrency=8, durations=times), first="next"), 14),
         "compass": (clock.compass(durations=steps * 5, min_steps=5, max_steps=25), 8),

@@ -274,11 +274,7 @@ def halos_regions(
 
 
 def fedat_tiers(
-    times: Sequence[float] | np.ndarray,
-    durations: Duration | None = None,
-    *,
-    tiers: int = 5,
-    cohort: int | None = None,
+    times: Sequence[float] | np.ndarray, durations: Duration | None = None, *, tiers: int = 5, cohort: int | None = None
 ) -> Preset:
     """Builds FedAT: clients of similar speed are a tier with rounds of its own, and no tier waits for another.
 
@@ -305,13 +301,7 @@ def fedat_tiers(
 
 
 def hierfavg_edges(
-    regions: Sequence[int],
-    durations: Duration,
-    *,
-    rounds: int = 2,
-    up: Number = 0.0,
-    down: Number = 0.0,
-    cohort: int | None = None,
+    regions: Sequence[int], durations: Duration, *, rounds: int = 2, up: Number = 0.0, down: Number = 0.0
 ) -> Preset:
     """Builds HierFAVG: edge servers make some rounds with their clients, and then the cloud averages their models.
 
@@ -324,14 +314,11 @@ def hierfavg_edges(
         rounds: κ_2, rounds of an edge server between two models that it sends to the cloud.
         up: seconds from an edge server to the cloud, a number or one per edge server.
         down: seconds from the cloud to an edge server, in the same form.
-        cohort: clients of a round of an edge server; `None` takes all.
 
     References:
         Liu, Zhang, Song, Letaief, "Client-edge-cloud hierarchical federated learning", ICC 2020, Algorithm 1.
     """
-    clock = regional_rounds(
-        regions=regions, durations=durations, up=up, down=down, after=rounds, cohort=cohort, waits=True
-    )
+    clock = regional_rounds(regions=regions, durations=durations, up=up, down=down, after=rounds, waits=True)
     return Preset(hierfavg(), clock)
 
 

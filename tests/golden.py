@@ -122,6 +122,7 @@ SERVERS: dict[str, tuple[Any, str, Any]] = {
     "fedopt": (server.fedopt(optax.adam, 0.1), "buffer", SGD),
     "fedstale": (server.fedstale(participation=0.5), "bernoulli", SGD),
     "fedyogi": (server.fedyogi(0.1), "rounds", GD),
+    "flexlora": (server.flexlora(), "cohort", SGD),
     "halos": (server.halos(0.4, regional_rate=0.9, regional_period=3), "tiers", SGD),
     "hierfavg": (server.hierfavg(), "regional_rounds", SGD),
     "ia2sgd": (server.ia2sgd(0.3), "everyone", ONE),

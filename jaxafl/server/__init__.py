@@ -4,7 +4,7 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, weighted_sum
 from jaxafl.server.algorithms.adaptive import fadas, fedadagrad, fedadam, fedams, fedyogi
 from jaxafl.server.algorithms.asyncfeded import asyncfeded
-from jaxafl.server.algorithms.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff
+from jaxafl.server.algorithms.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff, flexlora
 from jaxafl.server.algorithms.basgd import basgd
 from jaxafl.server.algorithms.delayed_gradients import audg, psurdg
 from jaxafl.server.algorithms.delayed_nesterov import delayed_nesterov
@@ -60,6 +60,7 @@ __all__ = [
     "fedopt",
     "fedstale",
     "fedyogi",
+    "flexlora",
     "halos",
     "hierfavg",
     "ia2sgd",

@@ -443,9 +443,7 @@ def test_quafl(scaled: bool, precision: str, seed: int) -> None:
 def test_halos(kind: str, precision: str) -> None:
     wide, tolerance = PRECISIONS[precision]
     times = durations(np.random.default_rng(5), CLIENTS, 60, kind)
-    made = clock.tiers(
-        regions=REGIONS, durations=clock.recorded(times), up=[0.5, 0.0, 3.0], down=1.0, after=2
-    )
+    made = clock.tiers(regions=REGIONS, durations=clock.recorded(times), up=[0.5, 0.0, 3.0], down=1.0, after=2)
     regions = clock.schedule(made, CLIENTS, 1, 60).columns["region"].tolist()
     regional = [oracle.DelayedNesterov(eta=0.9, beta=0.6, period=3, c=0.2) for _ in range(3)]
     world = oracle.DelayedNesterov(eta=0.8, beta=0.7, period=2, c=0.1)

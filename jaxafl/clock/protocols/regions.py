@@ -19,7 +19,7 @@ from jaxafl.options import Number, as_numbers, shown, static
 ARRIVES, SENDS, RISES, MERGES = range(4)
 """Events of `tiers`: an update arrives; it makes its region send, too; a transfer reaches the server, or its region."""
 WITHIN, WAITS, STEPS = range(3)
-"""Events of `regional_rounds`: a round in a region; a model that waits at the global server; one after which it steps."""
+"""Events of `regional_rounds`: a round in a region; a model that waits at the global server; one that it steps with."""
 
 
 class _Regional(Clock):

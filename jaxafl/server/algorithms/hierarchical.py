@@ -13,7 +13,7 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.protocols.regions import STEPS, WITHIN
-from jaxafl.device import Rows, buffers, weighted_sum
+from jaxafl.device import Rows, weighted_sum
 from jaxafl.options import recording
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 
