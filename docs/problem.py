@@ -82,6 +82,7 @@ def methods() -> dict[str, afl.Simulation]:
         "fedstale": (server.fedstale(), rounds, usual),
         "fedvarp": (*afl.presets.fedvarp(_AT_WORK, speeds), usual),
         "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
+        "flexlora": (server.flexlora(), rounds, usual),
         "halos": (server.halos(), clock.tiers(regions=regions, durations=speeds, up=1.0, down=1.0, after=10), usual),
         "halos_regions": (*afl.presets.halos_regions(regions, speeds, bytes=1e8), lasting),
         "hierfavg": (server.hierfavg(), edges, usual),
@@ -107,7 +108,12 @@ def methods() -> dict[str, afl.Simulation]:
     }
     data, model = afl.data.synthetic(1.0, 1.0, clients=_CLIENTS), afl.models.logistic(num_classes=10)
     sims = {name: afl.Simulation(data, model, own, made, chosen) for name, (made, chosen, own) in parts.items()}
-    return sims | {"zeno": dataclasses.replace(sims["zeno"], data=data.with_validation(0.1))}
+    special = {"zeno": dataclasses.replace(sims["zeno"], data=data.with_validation(0.1))}
+    return (
+        sims
+        | special
+        | {"flexlora": dataclasses.replace(sims["flexlora"], model=afl.models.lora(model, rank=2, alpha=1.0))}
+    )
 
 
 def clocks() -> dict[str, tuple[Any, int]]:

@@ -12,20 +12,6 @@ from jaxafl.clock import Clock, Duration, constant, free_running, grace, regiona
 from jaxafl.options import Number, as_numbers, check_flag, check_number, check_whole
 from jaxafl.server import Server, asysg, delayed_nesterov, fedat, fedbuff, fedopt, fedstale, halos, hierfavg
 
-__all__ = [
-    "Preset",
-    "async_diloco",
-    "diloco",
-    "fedat_tiers",
-    "fedvarp",
-    "halos_regions",
-    "hierfavg_edges",
-    "muloco",
-    "naive_optimal",
-    "rennala",
-    "ringmaster",
-]
-
 REFERENCES = {
     "async_diloco": ("liu2024",),
     "diloco": ("douillard2023",),
@@ -39,6 +25,7 @@ REFERENCES = {
     "ringmaster": ("maranjyan2025",),
 }
 """Keys of `jaxafl.references.BIBTEX` by preset."""
+__all__ = ["Preset", *REFERENCES]
 
 
 class Preset(NamedTuple):
@@ -283,7 +270,7 @@ def fedat_tiers(
     shell: `--server fedat --clock regional_rounds --clock.regions REGIONS`.
 
     Args:
-        times: seconds of a run by which clients are divided, above 0, [N]; equal times in client order.
+        times: seconds of a run by which clients are divided, [N]; equal times in client order.
         durations: duration of a run in simulated seconds; `None` is `constant(times)`.
         tiers: M, from 1 to N.
         cohort: clients of a round of a tier; `None` takes all.
@@ -293,7 +280,6 @@ def fedat_tiers(
         tiers", SC 2021.
     """
     seconds = as_numbers("presets.fedat_tiers", "times", times)
-    check_number("presets.fedat_tiers", "times", seconds, above=0, per_client=True)
     check_whole("presets.fedat_tiers", "tiers", tiers, most=len(seconds))
     regions = np.argsort(np.argsort(seconds, kind="stable")) * tiers // len(seconds)
     lasting = constant(seconds) if durations is None else durations

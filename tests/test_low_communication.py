@@ -10,17 +10,7 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.clock import (
-    after,
-    constant,
-    free_running,
-    grace,
-    open_slots,
-    regional_rounds,
-    schedule,
-    synchronous,
-    tiers,
-)
+from jaxafl.clock import after, constant, free_running, grace, open_slots, schedule, synchronous, tiers
 
 INF = np.inf
 
@@ -245,6 +235,9 @@ def test_halos_in_one_region_without_delays_is_asynchronous_local_sgd():
     np.testing.assert_allclose(x, [0.5, 2.5, 3.5, 3.75, 7.75, 8.5, 7.125], rtol=1e-12)
 
 
+X, Y = (1.125 + 4.5) / 2, 1.125 / 2  # by hand
+
+
 def in_rounds(centres, server, clock, steps):
     """Returns time, and region, event and start version of every server step, and the evaluated models."""
     with jax.enable_x64(True):
@@ -272,30 +265,25 @@ def test_tiers_of_fedat_by_hand():
     ("waits", "rows", "expected"),
     [
         # both regions go from x to x / 4 + 3 c / 4 in two rounds, with c = 1.5 and 6
-        (
-            True,
-            "1.5 000, 2.5 100, 3.5 011, 6 122, 7.75 004, 9 104, 9.75 015, 12.5 126",
-            [0, 0, 0, 2.8125, 2.8125, 2.8125, 2.8125, 3.515625],
-        ),
+        (True, "1.5 000, 2.5 100, 3.5 011, 6 122, 7.75 004, 9 104, 9.75 015, 12.5 126", 3 * [0] + 4 * [X] + [1.25 * X]),
         # the cloud takes the last models of both, 0 before the first
         (
             False,
             "1.5 000, 2.5 100, 3.5 021, 5.25 003, 6 122, 7.25 024, 9 006, 9 105",
-            [0, 0, 0.5625, 0.5625, 2.8125] + 3 * [(0.5625 / 4 + 1.125 + 4.5) / 2],
+            [0, 0, Y, Y, X] + 3 * [X + Y / 8],
         ),
     ],
 )
 def test_edge_servers_of_hierfavg_by_hand(waits, rows, expected):
-    durations = constant(np.array([1.0, 1.5, 2.0, 2.5]))
-    made = afl.presets.hierfavg_edges([0, 0, 1, 1], durations, up=[0.5, 1.0], down=[0.25, 0.5])
-    clock = dataclasses.replace(made.clock, waits=waits)
-    steps, x = in_rounds((1, 2, 4, 8), made.server, clock, 8)
+    times = constant(np.array([1.0, 1.5, 2.0, 2.5]))
+    made = afl.presets.hierfavg_edges([0, 0, 1, 1], times, up=[0.5, 1.0], down=[0.25, 0.5])
+    steps, x = in_rounds((1, 2, 4, 8), made.server, dataclasses.replace(made.clock, waits=waits), 8)
     assert steps == rows
     np.testing.assert_allclose(x, expected, rtol=1e-12)
 
 
 def test_cohorts_of_regions():
-    clock = regional_rounds(regions=[0] * 5 + [1] * 2, durations=constant(1.0), cohort=3)
+    clock = afl.clock.regional_rounds(regions=[0] * 5 + [1] * 2, durations=constant(1.0), cohort=3)
     found = schedule(clock, 7, 1, 400)
     drawn = np.bincount(found.of_arrivals("client"), minlength=7)
     assert found.taken.tolist() == [3, 2] * 200 and (np.abs(drawn[:5] - 120) < 25).all() and (drawn[5:] == 200).all()

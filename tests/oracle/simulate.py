@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -191,9 +192,7 @@ def simulate_halos(
 
 def simulate_regional(
     steps: Sequence[ServerStep],
-    regions: Sequence[int],
-    after: int,
-    waits: bool,
+    clock: Any,
     shares: Callable[[Array], Array],
     training: LocalTraining,
     x0: Array,
@@ -201,25 +200,24 @@ def simulate_regional(
 ) -> Simulation:
     """FedAT and HierFAVG count by themselves when a region sends, and when the global server steps.
 
-    `regions` has the region of every step; `shares` returns the weights of the regions' models from their numbers.
+    `shares` returns the weights of the regions' models from their numbers; `clock` has `regions`, `after` and `waits`.
     """
     versions, served, records = [np.array(x0, float)], [np.array(x0, float)], list[StepRecord]()
-    count = max(regions) + 1
+    count = max(clock.regions) + 1
     sent, times, rounds, waiting = np.tile(x0, (count, 1)), np.zeros(count), [0] * count, set[int]()
-    for step, at in zip(steps, regions, strict=True):
-        starts = [served[one.trained_from] for one in step.arrivals]
-        trained = [
-            train_run(one, start, start, training, clients[one.client], None)
-            for one, start in zip(step.arrivals, starts, strict=True)
-        ]
-        samples = [update.num_samples for update, _ in trained]
+    for step in steps:
+        trained = []
+        for one in step.arrivals:
+            start = served[one.trained_from]
+            trained.append(train_run(one, start, start, training, clients[one.client], None))
+        at, samples = clock.regions[step.arrivals[0].client], [update.num_samples for update, _ in trained]
         x, y = versions[-1], np.average([update.x_start + update.delta for update, _ in trained], 0, samples)
         rounds[at] += 1
-        if rounds[at] % after == 0:
+        if rounds[at] % clock.after == 0:
             sent[at] = y
             times[at] += 1
             waiting.add(at)
-            if not waits or len(waiting) == count:
+            if not clock.waits or len(waiting) == count:
                 waiting.clear()
                 x = y = shares(times) @ sent
         versions.append(x)

@@ -456,25 +456,21 @@ def test_halos(kind: str, precision: str) -> None:
     assert not np.allclose(expected.versions[-1], X0)
 
 
+WAITING = {"up": [0.5, 0.0, 3.0], "down": 1.0, "after": 2, "waits": True}
+
+
 @pytest.mark.parametrize(
     ("mine", "shares", "options"),
     [
         (server.fedat(), lambda times: times[::-1] / times.sum(), {"cohort": 2}),
-        pytest.param(
-            server.hierfavg(),
-            lambda _: np.bincount(REGIONS, SAMPLES) / sum(SAMPLES),
-            {"up": [0.5, 0.0, 3.0], "down": 1.0, "after": 2, "waits": True},
-            marks=pytest.mark.slow,
-        ),
+        (server.hierfavg(), lambda _: np.bincount(REGIONS, SAMPLES) / sum(SAMPLES), WAITING),
     ],
 )
 def test_rounds_of_regions(mine: Any, shares: Any, options: Any) -> None:
     times = clock.recorded(durations(np.random.default_rng(5), CLIENTS, 60, "real"))
     made = clock.regional_rounds(regions=REGIONS, durations=times, **options)
-    regions = clock.schedule(made, CLIENTS, 1, 40).columns["region"].tolist()
-    after, waits = made.after, made.waits
     steps, clients = steps_of(made, CLIENTS, 40), quadratic().clients
-    expected = simulate_regional(steps, regions, after, waits, shares, ORACLE_GD, X0, clients)
+    expected = simulate_regional(steps, made, shares, ORACLE_GD, X0, clients)
     with jax.enable_x64(True):
         result = simulate(quadratic(), mine, made, 40)
     assert_versions(result, expected, 1e-9)

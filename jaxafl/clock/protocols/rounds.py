@@ -118,11 +118,10 @@ class sampled(Clock):
         awaited = self._drawn(fleet)
         for runs in fleet.instants():
             for run in runs:
-                full = run.client in sent
-                if full:
-                    fleet.discard(run if self.send_buffer == "hold" else sent[run.client], "late")
-                if not full or self.send_buffer == "overwrite":
-                    sent[run.client] = run
+                held = sent.setdefault(run.client, run)
+                if held is not run:
+                    sent[run.client], late = (run, held) if self.send_buffer == "overwrite" else (held, run)
+                    fleet.discard(late, "late")
             while all(client in sent for client in awaited):
                 yield fleet.step([sent.pop(client) for client in awaited], counts=[*awaited.values()])
                 awaited = self._drawn(fleet)

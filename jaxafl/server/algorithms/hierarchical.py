@@ -25,13 +25,28 @@ class Sent(NamedTuple):
     times: Array  # T_l, int32 [R], models that each region has sent
 
 
-class _Hierarchical(Server):
-    """Base of servers with x = Σ_l a_l w_l over the last models w_l that regions have sent; subclasses say a_l."""
+class fedat(Server):
+    """FedAT: x ← Σ_m (T_{M+1-m} / T) w_m whenever a tier m has ended a round, T = Σ_m T_m.
+
+    Tiers are regions of the clock, numbered from the fastest to the slowest. w_m is the mean of the models of the
+    tier's last round, weighted by samples, and x_0 before the first one; T_m counts rounds. So tiers that end few
+    rounds, the slow ones, get the weights of those that end many. The next round of tier m starts from x.
+    `Client(proximal=λ)` is the paper's constraint λ/2 ‖x_i - x‖² of the clients.
+
+    All T_m begin at 0, so that a tier counts once tier M + 1 - m has ended a round, as in the formula and in codes of
+    third parties (two on Plato and Flotilla); neither the paper's pseudocode nor the authors' code was at hand. Batch
+    statistics are those of the last round. Keeps a model per tier.
+
+    References:
+        Chai et al., "FedAT: A high-performance and communication-efficient federated learning system with asynchronous
+        tiers", SC 2021.
+    """
 
     sizes: Any = recording(default=None)  # samples of each region, [R]
 
     requires = Delivery.REGIONAL | Delivery.SEVERAL
     accepts = Delivery.STALE | Delivery.CONTINUOUS
+    references = ("chai2021",)
     needs = Needs(base=True)
     meanings: ClassVar[dict[str, str]] = {
         "region": "region of the round",
@@ -39,8 +54,8 @@ class _Hierarchical(Server):
     }
 
     def weights(self, times: Array) -> Array:
-        """Returns a_l, float [R]; `times`: T_l, int32 [R]."""
-        raise NotImplementedError(f"the server {self.name} has no weights(times)")
+        """Returns the weights of the regions' models in x, float [R]; `times`: T_l, int32 [R]."""
+        return times[::-1] / jnp.maximum(jnp.sum(times), 1)
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Any, Client]:
         return dataclasses.replace(self, sizes=np.bincount(clock.regions, counts)), client
@@ -60,30 +75,7 @@ class _Hierarchical(Server):
         return Outcome(params, Sent(models, times), dict(arrivals.columns), weights=weights, served=served)
 
 
-class fedat(_Hierarchical):
-    """FedAT: x ← Σ_m (T_{M+1-m} / T) w_m whenever a tier m has ended a round, T = Σ_m T_m.
-
-    Tiers are regions of the clock, numbered from the fastest to the slowest. w_m is the mean of the models of the
-    tier's last round, weighted by samples, and x_0 before the first one; T_m counts rounds. So tiers that end few
-    rounds, the slow ones, get the weights of those that end many. The next round of tier m starts from x.
-    `Client(proximal=λ)` is the paper's constraint λ/2 ‖x_i - x‖² of the clients.
-
-    All T_m begin at 0, so that a tier counts once tier M + 1 - m has ended a round, as in the formula and in codes of
-    third parties (two on Plato and Flotilla); neither the paper's pseudocode nor the authors' code was at hand. Batch
-    statistics are those of the last round. Keeps a model per tier.
-
-    References:
-        Chai et al., "FedAT: A high-performance and communication-efficient federated learning system with asynchronous
-        tiers", SC 2021.
-    """
-
-    references = ("chai2021",)
-
-    def weights(self, times: Array) -> Array:
-        return times[::-1] / jnp.maximum(jnp.sum(times), 1)
-
-
-class hierfavg(_Hierarchical):
+class hierfavg(fedat):
     """HierFAVG: edge servers average their clients, and the cloud averages the edge servers, both weighted by samples.
 
     - A round of region l ends: y_l ← Σ_i (n_i / Σ n) x_i^K over its clients, and the next one starts from y_l.

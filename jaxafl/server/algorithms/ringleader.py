@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, buffers
@@ -66,23 +67,19 @@ class ringleader(Server):
         before, last = in_turn(jnp.where(arrivals.mask, row, -1))
         counts = state.counts.at[jnp.where(arrivals.mask, row, 2 * clients)].add(1, mode="drop")
 
-        def number_of(entry: Array, numbers: Array) -> Array:
-            earlier = before[entry]
-            return numbers.at[entry].set(1 + jnp.where(earlier < 0, state.counts[row[entry]], numbers[earlier]))
-
-        numbers = jax.lax.fori_loop(0, len(row), number_of, jnp.zeros_like(row))
         some = state.counts[row] > 0
         held = state.table.read_many(row)
         held = jax.tree.map(lambda leaf: jnp.where(buffers.expand(some, leaf), leaf, 0), held)
 
-        def enter(entry: Array, means: Tree) -> Tree:
-            first, earlier = buffers.read(held, entry), buffers.read(means, jnp.maximum(before[entry], 0))
-            mean = jax.tree.map(lambda f, e: jnp.where(before[entry] < 0, f, e), first, earlier)
-            delta = buffers.read(arrivals.delta, entry)
-            new = jax.tree.map(lambda m, d: m + (d - m) / numbers[entry].astype(m.dtype), mean, delta)
-            return buffers.write(means, entry, new)
+        def enter(entry: Array, entered: tuple[Array, Tree]) -> tuple[Array, Tree]:
+            known, delta = (state.counts[row[entry]], buffers.read(held, entry)), buffers.read(arrivals.delta, entry)
+            number, mean = optax.tree.where(
+                before[entry] < 0, known, buffers.read(entered, jnp.maximum(before[entry], 0))
+            )
+            new = jax.tree.map(lambda m, d: m + (d - m) / (number + 1).astype(m.dtype), mean, delta)
+            return buffers.write(entered, entry, (number + 1, new))
 
-        means = jax.lax.fori_loop(0, len(row), enter, jax.tree.map(jnp.zeros_like, held))
+        _, means = jax.lax.fori_loop(0, len(row), enter, jax.tree.map(jnp.zeros_like, (row, held)))
         entered = replaced(state.table, row, arrivals.mask, before, last, held, means)
         sides = [entered.change((side == one) / clients) for one in range(2)]
         change = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sides)
