@@ -281,7 +281,7 @@ def fedat_tiers(
     """
     seconds = as_numbers("presets.fedat_tiers", "times", times)
     check_whole("presets.fedat_tiers", "tiers", tiers, most=len(seconds))
-    regions = np.argsort(np.argsort(seconds, kind="stable")) * tiers // len(seconds)
+    regions = (np.argsort(np.argsort(seconds, kind="stable")) * tiers // len(seconds)).tolist()
     lasting = constant(seconds) if durations is None else durations
     return Preset(fedat(), regional_rounds(regions=regions, durations=lasting, cohort=cohort))
 

@@ -58,8 +58,9 @@ class flexlora(Server):
 
     M = B A + η Σ_i p_i (B_i A_i - B_s A_s) for every kernel, with p_i = n_i / Σ n over the arrivals, and the factors
     B_s and A_s that client i started from. If all started from the newest ones, and η = 1, M = Σ_i p_i B_i A_i. The
-    singular value decomposition M = U S Vᵀ gives B = U_r S_r and A = V_rᵀ. Their product is a projection: of all
-    matrices of rank r the nearest one to M. n arrivals can make an M of rank n r, and what is beyond r is lost.
+    singular value decomposition M = U S Vᵀ gives the first factor, U_r S_r, and the second one, V_rᵀ. Their product is
+    a projection: of all matrices of rank r the nearest one to M. n arrivals can make an M of rank n r, and what is
+    beyond r is lost.
 
     Factors are parameters `a` and `b` side by side, as of `afl.models.lora` and `afl.models.bert`; r is the shorter
     axis of A. Others are averaged as by `fedavg`. Factors turn from step to step, so the state of a client's optimiser
@@ -92,8 +93,7 @@ class flexlora(Server):
             matrix = now[left] @ now[right] + self.learning_rate * (sums[0] - sums[1])
             u, s, v = jnp.linalg.svd(matrix, full_matrices=False)
             kept.append(jnp.sum(jnp.square(s[:rank])) / jnp.maximum(jnp.sum(jnp.square(s)), jnp.finfo(s.dtype).tiny))
-            u, v = (u * s, v) if left == "b" else (u, s[:, None] * v)
-            return {left: jnp.pad(u, ((0, 0), (0, rank)))[:, :rank], right: jnp.pad(v, ((0, rank), (0, 0)))[:rank]}
+            return {left: jnp.pad(u * s, ((0, 0), (0, rank)))[:, :rank], right: jnp.pad(v, ((0, rank), (0, 0)))[:rank]}
 
         params = jax.tree.map(moved, params, arrivals.base, arrivals.delta, is_leaf=_are_factors)
         return Outcome(params, state, {"kept": jnp.min(jnp.stack(kept))}, weights=weights)
