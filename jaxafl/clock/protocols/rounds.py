@@ -178,14 +178,12 @@ class semi_async(Clock):
                 fleet.gone()
             first = [run for run in order if run.client not in picked]  # they fill the quota before the others
             end = first[quota - 1].arrived if len(first) >= quota else order[-1].arrived
-            others = [run for run in order if run.client in picked]
-            picked = {run.client for run in [*first, *others][:quota]}
+            picked = {run.client for run in sorted(order, key=lambda run: run.client in picked)[:quota]}
             taken = sorted((run for run in order if run.arrived <= end), key=lambda run: run.client)
-            arrived = {run.client for run in taken}
-            kinds = [
-                (UNDRAFTED if client in arrived - picked else PICKED) + RESYNCHRONISED * (client in late)
-                for client in range(fleet.num_clients)
-            ]
             for run in taken:
                 del training[run.client]
+            kinds = [
+                (PICKED if client in picked or client in training else UNDRAFTED) + RESYNCHRONISED * (client in late)
+                for client in range(fleet.num_clients)
+            ]
             yield fleet.step(taken, kinds=kinds, time=end)

@@ -64,9 +64,8 @@ class fedstale(Server):
     needs = Needs(client_rows=1, empty_steps=True)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        whole = isinstance(clock, synchronous) and clock.order_free  # rounds with all of their runs
-        uniform = getattr(clock, "weights", None) is None and getattr(clock, "select", "uniform") == "uniform"
-        drawn = whole and not getattr(clock, "replacement", False) and uniform
+        drawn = isinstance(clock, synchronous) and clock.order_free and not clock.replacement  # with all of their runs
+        drawn = drawn and clock.weights is None and clock.select == "uniform"
         if self.estimate and self.participation is not None:
             raise ValueError("fedstale: estimate=True and participation are both given; expected one of them")
         if self.participation is None and not drawn and not self.estimate:
