@@ -282,6 +282,22 @@ def test_edge_servers_of_hierfavg_by_hand(waits, rows, expected):
     np.testing.assert_allclose(x, expected, rtol=1e-12)
 
 
+class serving(afl.server.Server):
+    """Clients get x + 1, and x stays 0."""
+
+    needs = afl.server.Needs(base=True)
+
+    def update(self, params, state, arrivals):
+        return afl.server.Outcome(params, state, {"start": arrivals.base["x"][0]}, served={"x": params["x"] + 1})
+
+
+def test_clients_get_the_served_model_and_after_an_empty_step_the_evaluated_one():
+    clock = free_running(1, buffer=None, period=1.0, durations=constant(2.5))  # from versions 0, 2 and 5
+    with jax.enable_x64(True):
+        result = quadratics((1,), 0, local(optax.sgd, 0.5, 1, "run"), serving(), clock).run(8, observe=lambda x: x)
+    assert result.start.values[[2, 4, 7]].tolist() == [0, 0, 1] and not result.observe_x.values.any()
+
+
 def test_cohorts_of_regions():
     clock = afl.clock.regional_rounds(regions=[0] * 5 + [1] * 2, durations=constant(1.0), cohort=3)
     found = schedule(clock, 7, 1, 400)
