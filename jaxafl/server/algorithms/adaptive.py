@@ -124,7 +124,8 @@ class _AMSGrad(OptaxServer):
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, getattr(self, "max_init", 0.0))
-        return optax.chain(direction, scale_down(self.learning_rate if rate is None else rate))
+        down = optax.stateless_with_tree_map(lambda leaf, _: -jnp.asarray(rate).astype(leaf.dtype) * leaf)
+        return optax.chain(direction, down)
 
 
 class fadas(_AMSGrad):
@@ -226,8 +227,3 @@ def scale_by_amsgrad(
         return direction, state
 
     return optax.GradientTransformation(init, update)
-
-
-def scale_down(rate: Number) -> optax.GradientTransformation:
-    """Returns a transformation that multiplies the direction by -rate, in the direction's precision."""
-    return optax.stateless_with_tree_map(lambda direction, _: -jnp.asarray(rate).astype(direction.dtype) * direction)
