@@ -302,7 +302,8 @@ def test_cohorts_of_regions():
     clock = afl.clock.regional_rounds(regions=[0] * 5 + [1] * 2, durations=constant(1.0), cohort=3)
     found = schedule(clock, 7, 1, 400)
     drawn = np.bincount(found.of_arrivals("client"), minlength=7)
-    assert found.taken.tolist() == [3, 2] * 200 and (np.abs(drawn[:5] - 120) < 25).all() and (drawn[5:] == 200).all()
+    assert found.in_flight == 5 and found.taken.tolist() == [3, 2] * 200
+    assert (np.abs(drawn[:5] - 120) < 25).all() and (drawn[5:] == 200).all()
 
 
 @pytest.mark.slow

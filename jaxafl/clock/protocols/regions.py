@@ -153,6 +153,9 @@ class regional_rounds(_Regional):
     references: ClassVar[tuple[str, ...]] = ("chai2021", "liu2020")
     delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL | Delivery.REGIONAL
 
+    def in_flight(self, num_clients: int) -> int:
+        return int(np.minimum(np.bincount(self.regions), self.cohort or num_clients).sum())
+
     def steps(self, fleet: Fleet) -> Steps:
         up, down = self.transfers()
         members = [np.flatnonzero(np.equal(self.regions, region)) for region in range(len(up))]

@@ -92,7 +92,7 @@ class flexlora(Server):
             sums = [jnp.einsum("n,nor,nri->oi", weights, pair[left], pair[right]) for pair in (ends, start)]
             matrix = now[left] @ now[right] + self.learning_rate * (sums[0] - sums[1])
             u, s, v = jnp.linalg.svd(matrix, full_matrices=False)
-            kept.append(jnp.sum(jnp.square(s[:rank])) / jnp.maximum(jnp.sum(jnp.square(s)), jnp.finfo(s.dtype).tiny))
+            kept.append(jnp.vdot(s[:rank], s[:rank]) / jnp.maximum(jnp.vdot(s, s), jnp.finfo(s.dtype).tiny))
             return {left: jnp.pad(u * s, ((0, 0), (0, rank)))[:, :rank], right: jnp.pad(v, ((0, rank), (0, 0)))[:rank]}
 
         params = jax.tree.map(moved, params, arrivals.base, arrivals.delta, is_leaf=_are_factors)
