@@ -40,6 +40,7 @@ def methods() -> dict[str, afl.Simulation]:
     contacts = clock.interrupting(period=3.0, contacted=3, durations=steps)
     stale = clock.stale_rounds(participants=5, max_staleness=4, durations=speeds)
     regions = [0] * 5 + [1] * 5 + [2] * 5 + [3] * 5
+    edges = clock.regional_rounds(regions=regions, durations=speeds, after=2, waits=True)
     usual = afl.Client(optax.sgd, learning_rate=0.03, steps=10, batch_size=10)
     lasting = afl.Client(optax.adam, learning_rate=0.01, steps=10, batch_size=10, reset="never")
     muon = afl.Client(optax.contrib.muon, learning_rate=0.01, steps=10, batch_size=10, reset="never")
@@ -69,6 +70,8 @@ def methods() -> dict[str, afl.Simulation]:
         "fedadam": (server.fedadam(0.01, eps=1e-3), rounds, usual),
         "fedams": (server.fedams(0.01), rounds, usual),
         "fedasync": (server.fedasync(0.5, "polynomial", exponent=0.5), each, usual),
+        "fedat": (server.fedat(), clock.regional_rounds(regions=regions, durations=speeds), usual),
+        "fedat_tiers": (*afl.presets.fedat_tiers(evenly, speeds), usual),
         "fedavg": (server.fedavg(), rounds, usual),
         "fedbuff": (server.fedbuff(), buffered, usual),
         "fedcompass": (server.fedcompass(), clock.compass(durations=steps, min_steps=5, max_steps=25), usual),
@@ -79,8 +82,11 @@ def methods() -> dict[str, afl.Simulation]:
         "fedstale": (server.fedstale(), rounds, usual),
         "fedvarp": (*afl.presets.fedvarp(_AT_WORK, speeds), usual),
         "fedyogi": (server.fedyogi(0.01, eps=1e-3), rounds, usual),
+        "flexlora": (server.flexlora(), rounds, usual),
         "halos": (server.halos(), clock.tiers(regions=regions, durations=speeds, up=1.0, down=1.0, after=10), usual),
         "halos_regions": (*afl.presets.halos_regions(regions, speeds, bytes=1e8), lasting),
+        "hierfavg": (server.hierfavg(), edges, usual),
+        "hierfavg_edges": (*afl.presets.hierfavg_edges(regions, speeds, up=1.0, down=1.0), usual),
         "ia2sgd": (server.ia2sgd(0.5), all_single, usual),
         "kardam": (server.kardam(0.1), all_single, gradient),
         "malenia": (server.malenia(0.5), clock.harmonic(durations=speeds, batch=30), usual),
@@ -102,7 +108,12 @@ def methods() -> dict[str, afl.Simulation]:
     }
     data, model = afl.data.synthetic(1.0, 1.0, clients=_CLIENTS), afl.models.logistic(num_classes=10)
     sims = {name: afl.Simulation(data, model, own, made, chosen) for name, (made, chosen, own) in parts.items()}
-    return sims | {"zeno": dataclasses.replace(sims["zeno"], data=data.with_validation(0.1))}
+    special = {"zeno": dataclasses.replace(sims["zeno"], data=data.with_validation(0.1))}
+    return (
+        sims
+        | special
+        | {"flexlora": dataclasses.replace(sims["flexlora"], model=afl.models.lora(model, rank=2, alpha=1.0))}
+    )
 
 
 def clocks() -> dict[str, tuple[Any, int]]:
@@ -123,6 +134,10 @@ def clocks() -> dict[str, tuple[Any, int]]:
         "ringleader": (clock.ringleader(durations=times), 16),
         "rounds_until_all": (clock.rounds_until_all(durations=times), 20),
         "tiers": (clock.tiers(regions=[0] * 4 + [1] * 4, durations=times, up=1.0, down=0.5, after=3), 30),
+        "regional_rounds": (
+            clock.regional_rounds(regions=[0] * 4 + [1] * 4, durations=times, up=1.0, down=0.5, after=2),
+            12,
+        ),
         "warm_up": (clock.warm_up(clock.free_running(concurrency=8, durations=times), first="next"), 14),
         "compass": (clock.compass(durations=steps * 5, min_steps=5, max_steps=25), 8),
         "routed": (clock.routed(tasks=12, durations=times), 20),
@@ -200,6 +215,7 @@ def _server_steps(sim: afl.Simulation) -> int:
         "harmonic": 50,
         "ringleader": 3,
         "every_buffer": 10,
+        "regional_rounds": 5,
     }  # arrivals per tick, round or step
     arrivals = on_average.get(sim.clock.name, (sim.clock.arrivals(_CLIENTS) or _CLIENTS))
     return (GRADIENTS if sim.client.steps == 1 else UPDATES) // arrivals

@@ -88,6 +88,9 @@ CLOCKS: dict[str, Any] = {
     "routed": clock.routed(tasks=8, durations=RUNS),
     "compass": clock.compass(min_steps=1, max_steps=4, durations=PER_STEP),
     "tiers": clock.tiers(regions=[0, 0, 0, 1, 1, 1], durations=RUNS, up=[0.5, 2.0], down=1.5, after=2),
+    "regional_rounds": clock.regional_rounds(
+        regions=[0, 0, 0, 1, 1, 1], durations=RUNS, up=[0.5, 2.0], down=1.5, after=2, cohort=2
+    ),
     "warm_up": clock.warm_up(clock.free_running(concurrency=CLIENTS, durations=RUNS), first="all"),
 }
 SERVERS: dict[str, tuple[Any, str, Any]] = {
@@ -110,6 +113,7 @@ SERVERS: dict[str, tuple[Any, str, Any]] = {
     "fedadam": (server.fedadam(0.1), "cohort", SGD),
     "fedams": (server.fedams(0.05), "cohort", SGD),
     "fedasync": (server.fedasync(0.5, "polynomial", 0.7), "arrival", SGD),
+    "fedat": (server.fedat(), "regional_rounds", SGD),
     "fedavg": (server.fedavg(), "replacement", SGD),
     "fedbuff": (server.fedbuff(0.5, "polynomial", 0.6), "buffer", SGD),
     "fedcompass": (server.fedcompass(0.8), "compass", SGD),
@@ -118,7 +122,9 @@ SERVERS: dict[str, tuple[Any, str, Any]] = {
     "fedopt": (server.fedopt(optax.adam, 0.1), "buffer", SGD),
     "fedstale": (server.fedstale(participation=0.5), "bernoulli", SGD),
     "fedyogi": (server.fedyogi(0.1), "rounds", GD),
+    "flexlora": (server.flexlora(), "cohort", SGD),
     "halos": (server.halos(0.4, regional_rate=0.9, regional_period=3), "tiers", SGD),
+    "hierfavg": (server.hierfavg(), "regional_rounds", SGD),
     "ia2sgd": (server.ia2sgd(0.3), "everyone", ONE),
     "kardam": (server.kardam(0.2), "everyone", ONE),
     "malenia": (server.malenia(0.2), "harmonic", ONE),

@@ -130,6 +130,7 @@ def test_every_server_runs_with_the_defaults_on_an_asynchronous_clock_if_it_can(
         "semi_async": "--clock.fraction 0.5 --clock.lag 2",
         "stale_rounds": "--clock.participants 2 --clock.max-staleness 1",
         "tiers": "--clock.regions 0 0 0 1 1 1",
+        "regional_rounds": "--clock.regions 0 0 0 1 1 1",
     }
     clocks = offered("servers")[name].clocks
     usual = next((one for one in ("free_running", "synchronous", *clocks) if one in clocks), "")

@@ -219,6 +219,77 @@ def test_halos_in_one_region_without_delays_is_asynchronous_local_sgd():
     np.testing.assert_allclose(x, [0.5, 2.5, 3.5, 3.75, 7.75, 8.5, 7.125], rtol=1e-12)
 
 
+X, Y = (1.125 + 4.5) / 2, 1.125 / 2  # by hand
+
+
+def in_rounds(centres, server, clock, steps):
+    """Returns time, and region, event and start version of every server step, and the evaluated models."""
+    with jax.enable_x64(True):
+        sim = quadratics(centres, 0, local(optax.sgd, 0.5, 1, "run"), server, clock)
+        plan, result = sim.schedule(steps), sim.run(steps, observe=lambda params: params)
+    rows = zip(plan.time, plan.region, plan.event, plan.version[:, 0], strict=True)
+    return ", ".join(f"{time:g} {region}{event}{version}" for time, region, event, version in rows), result.observe_x[
+        1:
+    ]
+
+
+def test_tiers_of_fedat_by_hand():
+    """A round takes a tier from x to (x + c) / 2, with the means c = 1.5, 6 and 4 of its clients."""
+    preset = afl.presets.fedat_tiers([1, 4, 2, 1.5, 5, 2.5], tiers=3)
+    steps, x = in_rounds((1, 3, 4, 2, 5, 8), *preset, 7)
+    assert preset.clock.regions == (0, 2, 1, 0, 2, 1)
+    assert steps == "1.5 020, 2.5 120, 3 021, 4.5 023, 5 122, 5 220, 6 024"
+    # with T = (1, 0, 0) the slowest tier has all the weight, and still the model x_0; with (2, 1, 0) it has 2 / 3
+    np.testing.assert_allclose(x[:5], [0, 3 / 2, (3 + 2 * 0) / 3, 3 / 4, 2 * 3.75 / 5], rtol=1e-12)
+    np.testing.assert_allclose(x[5], (1 * 1.25 + 2 * 3.75 + 3 * 2) / 6, rtol=1e-12)
+    np.testing.assert_allclose(x[6], (1 * 1.125 + 2 * 3.75 + 4 * 2) / 7, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("waits", "rows", "expected"),
+    [
+        # both regions go from x to x / 4 + 3 c / 4 in two rounds, with c = 1.5 and 6
+        (True, "1.5 000, 2.5 100, 3.5 011, 6 122, 7.75 004, 9 104, 9.75 015, 12.5 126", 3 * [0] + 4 * [X] + [1.25 * X]),
+        # the cloud takes the last models of both, 0 before the first
+        (
+            False,
+            "1.5 000, 2.5 100, 3.5 021, 5.25 003, 6 122, 7.25 024, 9 006, 9 105",
+            [0, 0, Y, Y, X] + 3 * [X + Y / 8],
+        ),
+    ],
+)
+def test_edge_servers_of_hierfavg_by_hand(waits, rows, expected):
+    times = constant(np.array([1.0, 1.5, 2.0, 2.5]))
+    made = afl.presets.hierfavg_edges([0, 0, 1, 1], times, up=[0.5, 1.0], down=[0.25, 0.5])
+    steps, x = in_rounds((1, 2, 4, 8), made.server, dataclasses.replace(made.clock, waits=waits), 8)
+    assert steps == rows
+    np.testing.assert_allclose(x, expected, rtol=1e-12)
+
+
+class serving(afl.server.Server):
+    """Clients get x + 1, and x stays 0."""
+
+    needs = afl.server.Needs(base=True)
+
+    def update(self, params, state, arrivals):
+        return afl.server.Outcome(params, state, {"start": arrivals.base["x"][0]}, served={"x": params["x"] + 1})
+
+
+def test_clients_get_the_served_model_and_after_an_empty_step_the_evaluated_one():
+    clock = free_running(1, buffer=None, period=1.0, durations=constant(2.5))  # from versions 0, 2 and 5
+    with jax.enable_x64(True):
+        result = quadratics((1,), 0, local(optax.sgd, 0.5, 1, "run"), serving(), clock).run(8, observe=lambda x: x)
+    assert result.start.values[[2, 4, 7]].tolist() == [0, 0, 1] and not result.observe_x.values.any()
+
+
+def test_cohorts_of_regions():
+    clock = afl.clock.regional_rounds(regions=[0] * 5 + [1] * 2, durations=constant(1.0), cohort=3)
+    found = schedule(clock, 7, 1, 400)
+    drawn = np.bincount(found.of_arrivals("client"), minlength=7)
+    assert found.in_flight == 5 and found.taken.tolist() == [3, 2] * 200
+    assert (np.abs(drawn[:5] - 120) < 25).all() and (drawn[5:] == 200).all()
+
+
 LASTING = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")
 DELAYS = afl.clock.uniform(1, 3)
 

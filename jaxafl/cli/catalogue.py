@@ -51,7 +51,7 @@ QUESTIONS = {
 """Questions that group the servers and presets in lists, by a word for the answer."""
 # picky_sgd refuses by itself, the others on their papers' clocks; a preset does not say what its server keeps
 _ANSWERS = dict.fromkeys(("malenia", "throttle", "ringmaster", "rennala", "picky_sgd"), "refused")
-_ANSWERS |= {"fedvarp": "remembered"}
+_ANSWERS |= {"fedvarp": "remembered", "hierfavg": "waits", "hierfavg_edges": "waits"}
 _OPTIMISERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
 _SUPPLIED = ("data_dir", "num_classes")  # by --data-dir and by the data
 _WRITTEN = (float, int, str, bool, typing.Literal, tuple, Sequence)  # types that have a text

@@ -22,7 +22,7 @@ from jaxafl.clock.live import Live, schedule
 from jaxafl.clock.protocols.compass import compass
 from jaxafl.clock.protocols.contacts import bernoulli, interrupting
 from jaxafl.clock.protocols.events import every_buffer, harmonic, ringleader, rounds_until_all, routed
-from jaxafl.clock.protocols.regions import tiers
+from jaxafl.clock.protocols.regions import regional_rounds, tiers
 from jaxafl.clock.protocols.rounds import sampled, semi_async, stale_rounds
 from jaxafl.clock.protocols.trace import recorded, trace
 from jaxafl.clock.protocols.warm_up import warm_up
@@ -96,6 +96,7 @@ __all__ = [
     "pareto",
     "recorded",
     "refuse",
+    "regional_rounds",
     "ringleader",
     "rounds_until_all",
     "routed",

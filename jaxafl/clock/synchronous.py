@@ -42,6 +42,12 @@ def drawn_clients(fleet: Fleet, round: int, size: int, *, replacement: bool = Fa
     return fleet.drawn("sets", round, draw)
 
 
+def drawn_from(fleet: Fleet, round: int, clients: np.ndarray, size: int | None) -> list[int]:
+    """Draws `size` of some clients [C] for a round, uniformly without replacement; all if there are no more."""
+    priority = draws.uniform(draws.threefry(draws.stream(fleet.seed, Purpose.START), round, clients))
+    return clients[np.argsort(priority, kind="stable")[:size]].tolist()
+
+
 class synchronous(Clock):
     """Rounds of n clients that train from the newest version; the server waits for the slowest.
 
@@ -168,6 +174,4 @@ class synchronous(Clock):
         if self.replacement:
             shares = [fleet.share(round * size + place) for place in range(size)]
             return [int(found[int(share * len(found))]) for share in shares]
-        key = draws.stream(fleet.seed, Purpose.START)
-        priority = draws.uniform(draws.threefry(key, round, found))
-        return found[np.argsort(priority, kind="stable")[:size]].tolist()
+        return drawn_from(fleet, round, found, size)

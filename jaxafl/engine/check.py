@@ -477,7 +477,7 @@ def _weights_read(parts: Parts) -> list[str]:
             if client.correction is not None:
                 seen = seen._replace(delta=shared_of(client, several))
                 shared, _ = client.correction.serve(shared, shared_of(client, now), None, seen, clients)
-            found.append((now, shared))
+            found.append((now, outcome.served, shared))
         return found
 
     usual = {"the sample counts": jnp.ones(clients, real), "the losses": jnp.ones(size + 2, real)}

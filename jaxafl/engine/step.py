@@ -126,9 +126,10 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
         outcome = outcome._replace(info={name: of_arrivals(name, value) for name, value in outcome.info.items()})
         if server.needs.empty_steps:
             return outcome
-        before = state.model.params, state.server
-        params, server_state = optax.tree.where(acted, (outcome.params, outcome.state), before)
-        return outcome._replace(params=params, state=server_state)
+        before = state.model.params, state.server, None if outcome.served is None else state.model.params
+        after = outcome.params, outcome.state, outcome.served
+        params, server_state, served = optax.tree.where(acted, after, before)
+        return outcome._replace(params=params, state=server_state, served=served)
 
     def corrected(
         row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
@@ -190,7 +191,9 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
                 largest = jnp.max(weights)
                 weights, kept = (one / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
             mean_state = _mean_state(weights, model_states, mean_state, None if kept is None else jnp.asarray(kept))
-        model = Version(params, mean_state, shared)
+        model = version = Version(params, mean_state, shared)
+        if outcome.served is not None:
+            version = model._replace(params=filled(shared_of(client, outcome.served), params))
         record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, stored)
         client_models = state.clients
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients
@@ -202,7 +205,7 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
             delivered=known,
             average=_average(state.average, number, model.params),
             failure=_failure(state.failure, number, row, lengths, all_finite(model)),
-            ring=buffers.write(state.ring, row.write_slot, model),
+            ring=buffers.write(state.ring, row.write_slot, version),
         )
         return state, Records(record, None if outcome.next_steps is None else outcome.next_steps.astype(jnp.int32))
 
@@ -223,6 +226,8 @@ def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, mod
     if not isinstance(outcome, Outcome):
         raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
     like_given(f"the server {server.name}", "update", (outcome.params, outcome.state), (params, state), types=True)
+    if outcome.served is not None:
+        like_given(f"the server {server.name}", "update", outcome.served, params, types=True)
     check_recorded(server.name, {**outcome.info, **dict.fromkeys([*server.meanings, *server.counters])}, model)
     size = len(arrivals.mask)
     for name, value in outcome.info.items():

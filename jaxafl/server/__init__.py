@@ -4,13 +4,14 @@ from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, weighted_sum
 from jaxafl.server.algorithms.adaptive import fadas, fedadagrad, fedadam, fedams, fedyogi
 from jaxafl.server.algorithms.asyncfeded import asyncfeded
-from jaxafl.server.algorithms.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff
+from jaxafl.server.algorithms.averaging import asysg, defedavg_iid, defedavg_niid, fedavg, fedbuff, flexlora
 from jaxafl.server.algorithms.basgd import basgd
 from jaxafl.server.algorithms.delayed_gradients import audg, psurdg
 from jaxafl.server.algorithms.delayed_nesterov import delayed_nesterov
 from jaxafl.server.algorithms.fedasync import fedasync
 from jaxafl.server.algorithms.fedstale import fedstale
 from jaxafl.server.algorithms.halos import halos
+from jaxafl.server.algorithms.hierarchical import fedat, hierfavg
 from jaxafl.server.algorithms.incremental import ace, aced, area, ca2fl, ia2sgd, mifa
 from jaxafl.server.algorithms.model_means import afl, afl_rate, favano, fedfa, quafl, safa
 from jaxafl.server.algorithms.mu2 import mu2
@@ -50,6 +51,7 @@ __all__ = [
     "fedadam",
     "fedams",
     "fedasync",
+    "fedat",
     "fedavg",
     "fedbuff",
     "fedcompass",
@@ -58,7 +60,9 @@ __all__ = [
     "fedopt",
     "fedstale",
     "fedyogi",
+    "flexlora",
     "halos",
+    "hierfavg",
     "ia2sgd",
     "kardam",
     "malenia",

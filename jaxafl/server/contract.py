@@ -111,6 +111,7 @@ class Outcome(NamedTuple):
         weights: float [A], weights w_i of the arrivals in the next non-trainable model state (batch statistics),
             (kept · s_t + Σ_i w_i s_i) / (kept + Σ_i w_i). `None`: their multiplicity.
         kept: weight of the state s_t of the server's model in this mean.
+        served: model that clients get which start from this version; `None`: `params`, which are also evaluated.
     """
 
     params: PyTree[Num[Array, "..."]]
@@ -120,6 +121,7 @@ class Outcome(NamedTuple):
     client_params: PyTree[Num[Array, "A ..."]] | None = None
     weights: Float[Array, " A"] | None = None
     kept: Float[Array, ""] | float = 0.0
+    served: PyTree[Num[Array, "..."]] | None = None
 
 
 class Server(Part):

@@ -93,3 +93,30 @@ def test_training_is_the_loop_in_numpy_and_the_factors_alone_are_sent():
 def test_kernels_that_cannot_have_factors_are_refused(where):
     with pytest.raises(ValueError, match="lora: where chooses"):
         lora(afl.models.logistic(3), 2, where=where).init(jax.random.key(0), batch_of(X))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("clients", "out"), [(1, 5), (3, 5), (3, 2)])
+def test_flexlora_is_the_nearest_product_to_the_mean_of_products(clients, out, turned):
+    """One arrival, or a kernel whose sides are at most r, loses nothing."""
+    rank, samples, rng = 3, np.arange(1.0, clients + 1), np.random.default_rng(1)
+    a, b = rng.normal(size=(clients + 1, rank, 6)), rng.normal(size=(clients + 1, out, rank))
+    wanted = np.einsum("n,nor,nri->oi", samples / samples.sum(), b[1:], a[1:])
+    pair = {"a": a.swapaxes(1, 2), "b": b.swapaxes(1, 2)} if turned else {"a": a, "b": b}  # `bert` has x A B
+    start = {"dense": jax.tree.map(lambda leaf: leaf[0], pair), "bias": np.zeros(2)}
+    base = jax.tree.map(lambda leaf: np.stack([leaf] * clients), start)
+    ends = {"dense": jax.tree.map(lambda leaf: leaf[1:], pair), "bias": base["bias"] + samples[:, None]}
+    whole = np.ones(clients, np.int32)
+    columns = dict.fromkeys(("client", "multiplicity", "kind", "staleness", "local_steps"), whole)
+    more = dict(mask=whole > 0, base=base, loss=samples, step=0, time=0.0)
+    delta = jax.tree.map(np.subtract, ends, base)
+    with jax.enable_x64(True):
+        arrivals = afl.server.Arrivals(delta=delta, samples=jnp.asarray(samples), **columns, **more)
+        found = afl.server.flexlora().update(start, (), arrivals)
+    new = jax.tree.map(np.asarray, found.params["dense"])
+    u, s, v = np.linalg.svd(wanted, full_matrices=False)
+    product = (new["a"] @ new["b"]).T if turned else new["b"] @ new["a"]
+    np.testing.assert_allclose(product, u[:, :rank] * s[:rank] @ v[:rank], atol=1e-12)
+    np.testing.assert_allclose(found.info["kept"], np.square(s[:rank]).sum() / np.square(s).sum(), rtol=1e-12)
+    np.testing.assert_allclose(found.params["bias"], (samples**2).sum() / samples.sum())
+    assert (found.info["kept"] < 0.999) == (clients == 3 and out == 5)

@@ -148,3 +148,39 @@ def simulate_halos(
         versions.append(x)
         records.append(step_record(step.arrivals, trained, StepInfo()))
     return Simulation(versions, records, [step.time for step in steps])
+
+
+def simulate_regional(
+    steps: Sequence[ServerStep],
+    clock: Any,
+    shares: Callable[[Array], Array],
+    training: LocalTraining,
+    x0: Array,
+    clients: Sequence[Quadratic],
+) -> Simulation:
+    """FedAT and HierFAVG count by themselves when a region sends, and when the global server steps.
+
+    `shares` returns the weights of the regions' models from their numbers; `clock` has `regions`, `after` and `waits`.
+    """
+    versions, served, records = [np.array(x0, float)], [np.array(x0, float)], list[StepRecord]()
+    count = max(clock.regions) + 1
+    sent, times, rounds, waiting = np.tile(x0, (count, 1)), np.zeros(count), [0] * count, set[int]()
+    for step in steps:
+        trained = []
+        for one in step.arrivals:
+            start = served[one.trained_from]
+            trained.append(train_run(one, start, start, training, clients[one.client], None))
+        at, samples = clock.regions[step.arrivals[0].client], [update.num_samples for update, _ in trained]
+        x, y = versions[-1], np.average([update.x_start + update.delta for update, _ in trained], 0, samples)
+        rounds[at] += 1
+        if rounds[at] % clock.after == 0:
+            sent[at] = y
+            times[at] += 1
+            waiting.add(at)
+            if not clock.waits or len(waiting) == count:
+                waiting.clear()
+                x = y = shares(times) @ sent
+        versions.append(x)
+        served.append(y)
+        records.append(step_record(step.arrivals, trained, StepInfo()))
+    return Simulation(versions, records, [step.time for step in steps])

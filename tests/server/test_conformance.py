@@ -19,11 +19,12 @@ from jaxafl.clock import trace
 from tests.oracle import server as oracle
 from tests.oracle.client import LocalTraining
 from tests.oracle.clock import ServerStep, steps_of
-from tests.oracle.simulate import simulate_halos
+from tests.oracle.simulate import simulate_halos, simulate_regional
 from tests.problems import GD, ORACLE_GD, START, assert_same, quadratic, record, reference, simulate
 from tests.problems_protocols import durations, in_client_order, sets_without_repeats
 
 CLIENTS, STEPS = 6, 16
+REGIONS = [0, 1, 2, 0, 1, 0]
 SAMPLES = [client.num_samples for client in quadratic().clients]
 X0 = np.asarray(START)
 SIZES: dict[str, Any] = {"num_clients": CLIENTS, "dim": 3}
@@ -435,9 +436,7 @@ def test_quafl(scaled: bool, precision: str, seed: int) -> None:
 def test_halos(kind: str, precision: str) -> None:
     wide, tolerance = PRECISIONS[precision]
     times = durations(np.random.default_rng(5), CLIENTS, 60, kind)
-    made = clock.tiers(
-        regions=[0, 1, 2, 0, 1, 0], durations=clock.recorded(times), up=[0.5, 0.0, 3.0], down=1.0, after=2
-    )
+    made = clock.tiers(regions=REGIONS, durations=clock.recorded(times), up=[0.5, 0.0, 3.0], down=1.0, after=2)
     regions = clock.schedule(made, CLIENTS, 1, 60).columns["region"].tolist()
     regional = [oracle.DelayedNesterov(eta=0.9, beta=0.6, period=3, c=0.2) for _ in range(3)]
     world = oracle.DelayedNesterov(eta=0.8, beta=0.7, period=2, c=0.1)
@@ -447,6 +446,27 @@ def test_halos(kind: str, precision: str) -> None:
         mine = server.halos(0.8, 0.7, 2, 0.1, 0.9, 0.6, 3, 0.2, 0.3)
         result = simulate(quadratic(), mine, made, 60)
     assert_same(result, expected, tolerance)
+    assert not np.allclose(expected.versions[-1], X0)
+
+
+WAITING = {"up": [0.5, 0.0, 3.0], "down": 1.0, "after": 2, "waits": True}
+
+
+@pytest.mark.parametrize(
+    ("mine", "shares", "options"),
+    [
+        (server.fedat(), lambda times: times[::-1] / times.sum(), {"cohort": 2}),
+        (server.hierfavg(), lambda _: np.bincount(REGIONS, SAMPLES) / sum(SAMPLES), WAITING),
+    ],
+)
+def test_rounds_of_regions(mine: Any, shares: Any, options: Any) -> None:
+    times = clock.recorded(durations(np.random.default_rng(5), CLIENTS, 60, "real"))
+    made = clock.regional_rounds(regions=REGIONS, durations=times, **options)
+    steps, clients = steps_of(made, CLIENTS, 40), quadratic().clients
+    expected = simulate_regional(steps, made, shares, ORACLE_GD, X0, clients)
+    with jax.enable_x64(True):
+        result = simulate(quadratic(), mine, made, 40)
+    assert_same(result, expected, 1e-9)
     assert not np.allclose(expected.versions[-1], X0)
 
 

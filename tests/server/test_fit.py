@@ -23,6 +23,7 @@ from jaxafl.clock import (
     free_running,
     harmonic,
     interrupting,
+    regional_rounds,
     ringleader,
     rounds_until_all,
     routed,
@@ -64,19 +65,20 @@ CLOCKS: dict[str, Any] = {
     "compass": compass(durations=constant(1)),
     "routed": routed(tasks=3, durations=constant(1)),
     "tiers": tiers(regions=np.arange(CLIENTS) % 2, durations=constant(1)),
+    "regional_rounds": regional_rounds(regions=np.arange(CLIENTS) % 2, durations=constant(1)),
 }
-BUFFERED = {"fedasync", "fedbuff", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
+BUFFERED = {"fedasync", "fedbuff", "flexlora", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
 BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcompass", "basgd"}
 TABLE: dict[str, set[str]] = {
     "synchronous": {"fedavg", "fedadagrad", "fedadam", "fedyogi", "fedams", "fedbuff", "fedopt", "fadas", "ca2fl"}
-    | {"fednova", "mifa", "fedstale", "area", "port"},
+    | {"fednova", "flexlora", "mifa", "fedstale", "area", "port"},
     "free_running": BUFFERED - {"basgd"}
     | {"asyncfeded", "delay_adaptive", "delayed_nesterov", "fedfa", "kardam", "picky_sgd", "zeno", "mu2"},
     "free_running, buffer": BUFFERED,
     "bernoulli": {"audg", "psurdg", "fedavg", "fedbuff", "fedopt", "fadas", "mifa", "fedstale"},
     "sampled": {"defedavg_niid"},
     "interrupting": {"quafl", "favano"},
-    "stale_rounds": {"afl", "fedasync", "fedbuff", "fedopt", "fadas"},
+    "stale_rounds": {"afl", "flexlora", "fedasync", "fedbuff", "fedopt", "fadas"},
     "semi_async": {"safa"},
     "harmonic": BUFFERED,
     "every_buffer": BUFFERED,
@@ -86,6 +88,7 @@ TABLE: dict[str, set[str]] = {
     "compass": BUFFERED,
     "routed": {"routed_sgd", "asysg"},
     "tiers": {"halos"},
+    "regional_rounds": {"fedat", "hierfavg"},
 }
 
 

@@ -154,11 +154,9 @@ class _Groups:
     def _joined(self, client: int) -> tuple[_Group, int] | None:
         """Returns the group in which a client can make most local steps, and their number, if there is one."""
         fits = [(self._steps_until(group.arrival, client), place) for place, group in enumerate(self.groups)]
-        allowed = [one for one in fits if self.clock.min_steps <= one[0] <= self.clock.max_steps]
-        if not allowed:
-            return None
-        steps, place = max(allowed)
-        return self.groups[place], steps
+        allowed = (one for one in fits if self.clock.min_steps <= one[0] <= self.clock.max_steps)
+        steps, place = max(allowed, default=(0, 0))
+        return (self.groups[place], steps) if steps else None
 
     def _founded(self, client: int) -> tuple[_Group, int]:
         """Returns a new group, and the local steps with which its T_a fits the groups that come later."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -53,26 +54,21 @@ class bernoulli(Clock):
 
     def steps(self, fleet: Fleet) -> Steps:
         clients = np.arange(fleet.num_clients)
-        keys = {name: draws.stream(fleet.seed, Purpose[name.upper()]) for name in ("upload", "download")}
-        drawn = {name: _ticks(key, clients) for name, key in keys.items()}
 
-        def succeed(name: str, tick: int) -> np.ndarray:
-            found = fleet.drawn(f"{name}s", tick, lambda: drawn[name][tick] < getattr(self, name))
-            return np.asarray(found, bool)
+        def successes(name: str, odds: Number) -> Callable[[int], np.ndarray]:
+            key = draws.stream(fleet.seed, Purpose[name.upper()])
+            shares = draws.Rounds(len(clients), lambda tick: draws.uniform(draws.threefry(key, clients, tick)))
+            return lambda tick: np.asarray(fleet.drawn(f"{name}s", tick, lambda: shares[tick] < odds), bool)
 
+        uploaded, downloaded = successes("upload", self.upload), successes("download", self.download)
         offered = [fleet.start(client) for client in clients.tolist()]
         for tick in itertools.count():
-            uploads = succeed("upload", tick)
-            fresh = np.flatnonzero(uploads & succeed("download", tick)).tolist()
+            uploads = uploaded(tick)
+            fresh = np.flatnonzero(uploads & downloaded(tick)).tolist()
             step = fleet.step([offered[client] for client in np.flatnonzero(uploads).tolist()], time=tick + 1.0)
             for client in fresh:
                 offered[client] = fleet.start(client)
             yield fleet.recounted(step)
-
-
-def _ticks(key: draws.Words, clients: np.ndarray) -> draws.Rounds:
-    """Returns the draws of the clients at every tick."""
-    return draws.Rounds(len(clients), lambda tick: draws.uniform(draws.threefry(key, clients, tick)))
 
 
 class interrupting(Clock):

@@ -11,8 +11,8 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Weights
-from jaxafl.clock.options import check_at_most
-from jaxafl.options import Number, UserError, number, static
+from jaxafl.clock.options import check_at_most, fail_if
+from jaxafl.options import Number, number, static
 
 
 class every_buffer(Clock):
@@ -210,16 +210,13 @@ class routed(Clock):
 
     def check(self, num_clients: int) -> None:
         total = self.table(num_clients).sum()
-        if abs(total - 1) > 1e-6:
-            raise UserError(
-                f"{self.name}: probabilities have the sum {total:.6g} over {num_clients} clients; expected 1. "
-                "Divide them by their sum"
-            )
-        if self.durations.pause or self.durations.transport() is not None:
-            raise UserError(
-                f"{self.name}: transfers that stop all clients, or share a link, do not fit queues of tasks; expected "
-                "durations without them. Give mac_network(freeze=False), or link(up=...)"
-            )
+        fail_if(self.name, [
+            (abs(total - 1) > 1e-6, f"probabilities have the sum {total:.6g} over {num_clients} clients; expected 1. "
+             "Divide them by their sum"),
+            (self.durations.pause > 0 or self.durations.transport() is not None, "transfers that stop all clients, or "
+             "share a link, do not fit queues of tasks; expected durations without them. Give "
+             "mac_network(freeze=False), or link(up=...)"),
+        ])  # fmt: skip
 
     def table(self, num_clients: int) -> np.ndarray:
         """Returns the probabilities p_i, float64 [N]."""

@@ -118,11 +118,10 @@ class sampled(Clock):
         awaited = self._drawn(fleet)
         for runs in fleet.instants():
             for run in runs:
-                full = run.client in sent
-                if full:
-                    fleet.discard(run if self.send_buffer == "hold" else sent[run.client], "late")
-                if not full or self.send_buffer == "overwrite":
-                    sent[run.client] = run
+                held = sent.setdefault(run.client, run)
+                if held is not run:
+                    sent[run.client], late = (run, held) if self.send_buffer == "overwrite" else (held, run)
+                    fleet.discard(late, "late")
             while all(client in sent for client in awaited):
                 yield fleet.step([sent.pop(client) for client in awaited], counts=[*awaited.values()])
                 awaited = self._drawn(fleet)
@@ -179,14 +178,12 @@ class semi_async(Clock):
                 fleet.gone()
             first = [run for run in order if run.client not in picked]  # they fill the quota before the others
             end = first[quota - 1].arrived if len(first) >= quota else order[-1].arrived
-            others = [run for run in order if run.client in picked]
-            picked = {run.client for run in [*first, *others][:quota]}
+            picked = {run.client for run in sorted(order, key=lambda run: run.client in picked)[:quota]}
             taken = sorted((run for run in order if run.arrived <= end), key=lambda run: run.client)
-            arrived = {run.client for run in taken}
-            kinds = [
-                (UNDRAFTED if client in arrived - picked else PICKED) + RESYNCHRONISED * (client in late)
-                for client in range(fleet.num_clients)
-            ]
             for run in taken:
                 del training[run.client]
+            kinds = [
+                (PICKED if client in picked or client in training else UNDRAFTED) + RESYNCHRONISED * (client in late)
+                for client in range(fleet.num_clients)
+            ]
             yield fleet.step(taken, kinds=kinds, time=end)

@@ -66,8 +66,7 @@ class recorded(Duration):
         return jnp.asarray(self.times, jnp.float64)
 
     def draw(self, prepared: Array, run: Run) -> Draw:
-        inside = run.run < prepared.shape[1]
-        time = jnp.where(inside, prepared[run.client, jnp.minimum(run.run, prepared.shape[1] - 1)], jnp.nan)
+        time = prepared.at[run.client, run.run].get(mode="fill")  # with NaN
         return worked(time * run.local_steps if self.per == "step" else time)
 
     def step_times(self, num_clients: int, seed: int = 0) -> Times:

@@ -94,8 +94,7 @@ class warm_up(Clock):
             for one in range(clients):
                 last[one] = LocalRun(0.0, one, 0, one, 0, 0, 0.0, fleet.planned_steps(one, 0), 0.0)
             step = ServerStep(0, 0.0, [], [], [], (clients, 0, 0, 0, 0), [], {})
-            fleet.version = 1
-            fleet.early = 1
+            fleet.version = fleet.early = 1
             fleet.before = clients
             if fleet.seconds is not None and fleet.table.shape[1] > 1:
                 fleet.seconds.steps = fleet.table[:, 1:]

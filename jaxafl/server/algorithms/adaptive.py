@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,15 +17,11 @@ from jaxafl.server.scheduled import Rate
 Correction = Literal["none", "authors", "optax"]
 
 
-class Moments(NamedTuple):
-    """Server state."""
-
-    mean: Tree  # m, as the parameters
-    square: Tree  # v, as the parameters
-
-
 class _Adaptive(OptaxServer):
-    """x ← x + η m / (√v + ε) with m = β1 m + (1 - β1) D and v by `second_moment`; no bias correction, v_0 = ε²."""
+    """x ← x + η m / (√v + ε) with m = β1 m + (1 - β1) D and v by `second_moment`; no bias correction, v_0 = ε².
+
+    The state is (m, v), as the parameters.
+    """
 
     accepts = Delivery.MULTIPLE
     references = ("reddi2021",)
@@ -40,15 +36,15 @@ class _Adaptive(OptaxServer):
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         eps = self.eps  # type: ignore[attr-defined]
 
-        def init(params: Tree) -> Moments:
+        def init(params: Tree) -> tuple[Tree, Tree]:
             square = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.square(eps).astype(leaf.dtype)), params)
-            return Moments(optax.tree.zeros_like(params), square)
+            return optax.tree.zeros_like(params), square
 
-        def update(gradient: Tree, state: Moments, params: Tree = None) -> tuple[Tree, Moments]:
-            mean = jax.tree.map(lambda m, g: self.b1 * m - (1 - self.b1) * g, state.mean, gradient)
-            square = jax.tree.map(lambda v, g: self.second_moment(v, jnp.square(g)), state.square, gradient)
+        def update(gradient: Tree, state: tuple[Tree, Tree], params: Tree = None) -> tuple[Tree, tuple[Tree, Tree]]:
+            mean = jax.tree.map(lambda m, g: self.b1 * m - (1 - self.b1) * g, state[0], gradient)
+            square = jax.tree.map(lambda v, g: self.second_moment(v, jnp.square(g)), state[1], gradient)
             step = jax.tree.map(lambda m, v: self.learning_rate * m / (jnp.sqrt(v) + eps), mean, square)
-            return step, Moments(mean, square)
+            return step, (mean, square)
 
         return optax.GradientTransformation(init, update)
 
@@ -128,7 +124,8 @@ class _AMSGrad(OptaxServer):
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, getattr(self, "max_init", 0.0))
-        return optax.chain(direction, scale_down(self.learning_rate if rate is None else rate))
+        down = optax.stateless_with_tree_map(lambda leaf, _: -jnp.asarray(rate).astype(leaf.dtype) * leaf)
+        return optax.chain(direction, down)
 
 
 class fadas(_AMSGrad):
@@ -230,8 +227,3 @@ def scale_by_amsgrad(
         return direction, state
 
     return optax.GradientTransformation(init, update)
-
-
-def scale_down(rate: Number) -> optax.GradientTransformation:
-    """Returns a transformation that multiplies the direction by -rate, in the direction's precision."""
-    return optax.stateless_with_tree_map(lambda direction, _: -jnp.asarray(rate).astype(direction.dtype) * direction)

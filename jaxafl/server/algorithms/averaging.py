@@ -1,17 +1,19 @@
-"""Servers that add a weighted mean of the updates: FedAvg, FedBuff, AsySG, DeFedAvg."""
+"""Servers that add a weighted mean of the updates: FedAvg, FedBuff, AsySG, DeFedAvg; or of products: FlexLoRA."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
+import jax
 import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.device import weighted_sum
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone, check_gradients
-from jaxafl.server.contract import STARTS, TICKS, Array, Arrivals, counts, shares
+from jaxafl.server.contract import STARTS, TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
 from jaxafl.server.scheduled import Rate
 
@@ -49,6 +51,56 @@ class fedavg(_Mean):
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
+
+
+class flexlora(Server):
+    """FlexLoRA: factors of rank r for the mean of the clients' products B A, instead of the means of B and of A.
+
+    M = B A + η Σ_i p_i (B_i A_i - B_s A_s) for every kernel, with p_i = n_i / Σ n over the arrivals, and the factors
+    B_s and A_s that client i started from. If all started from the newest ones, and η = 1, M = Σ_i p_i B_i A_i. The
+    singular value decomposition M = U S Vᵀ gives the first factor, U_r S_r, and the second one, V_rᵀ. Their product is
+    a projection: of all matrices of rank r the nearest one to M. n arrivals can make an M of rank n r, and what is
+    beyond r is lost.
+
+    Factors are parameters `a` and `b` side by side, as of `afl.models.lora` and `afl.models.bert`; r is the shorter
+    axis of A. Others are averaged as by `fedavg`. Factors turn from step to step, so the state of a client's optimiser
+    should not last. Stale arrivals are our extension. The rule follows the abstract and codes of third parties.
+
+    Args:
+        learning_rate: η; at least 0, or an Optax schedule of server steps.
+
+    References:
+        Bai et al., "Federated fine-tuning of large language models under heterogeneous tasks and client resources",
+        NeurIPS 2024.
+    """
+
+    learning_rate: Rate = number(default=1.0, least=0)
+
+    references = ("bai2024",)
+    needs = Needs(base=True)
+    meanings: ClassVar[dict[str, str]] = {"kept": "share of ‖M‖² that rank r keeps, the smallest of all kernels"}
+
+    def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
+        weights = shares(counts(arrivals) * arrivals.samples)
+        kept = [jnp.ones(())]
+
+        def moved(now: Any, start: Any, delta: Any) -> Any:
+            if not isinstance(now, dict):
+                return now + self.learning_rate * weighted_sum(weights, delta)
+            left, right = ("b", "a") if len(now["a"]) <= now["a"].shape[1] else ("a", "b")  # [in, r] in `bert`
+            ends, rank = jax.tree.map(jnp.add, start, delta), len(now[right])
+            sums = [jnp.einsum("n,nor,nri->oi", weights, pair[left], pair[right]) for pair in (ends, start)]
+            matrix = now[left] @ now[right] + self.learning_rate * (sums[0] - sums[1])
+            u, s, v = jnp.linalg.svd(matrix, full_matrices=False)
+            kept.append(jnp.vdot(s[:rank], s[:rank]) / jnp.maximum(jnp.vdot(s, s), jnp.finfo(s.dtype).tiny))
+            return {left: jnp.pad(u * s, ((0, 0), (0, rank)))[:, :rank], right: jnp.pad(v, ((0, rank), (0, 0)))[:rank]}
+
+        params = jax.tree.map(moved, params, arrivals.base, arrivals.delta, is_leaf=_are_factors)
+        return Outcome(params, state, {"kept": jnp.min(jnp.stack(kept))}, weights=weights)
+
+
+def _are_factors(node: Any) -> bool:
+    return isinstance(node, dict) and {*node} == {"a", "b"}
 
 
 class fedbuff(Discounting):

@@ -60,8 +60,7 @@ class fedasync(Server):
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         capacity = arrivals.mask.shape[0]
         order = jnp.argsort(jnp.where(arrivals.mask, arrivals.client, jnp.iinfo(jnp.int32).max))
-        rank = jnp.zeros(capacity, jnp.int32).at[order].set(jnp.arange(capacity, dtype=jnp.int32))
-        staleness = arrivals.staleness * capacity + rank  # every arrival counts as a version
+        staleness = arrivals.staleness * capacity + jnp.argsort(order)  # every arrival counts as a version
         rate = jnp.where(arrivals.mask, self.alpha * self._discount(staleness.astype(arrivals.loss.dtype)), 0)
 
         def apply(position: Array, params: Tree) -> Tree:

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import ByOptions, Clock, Delivery
+from jaxafl.clock.options import draws_by_weight
 from jaxafl.clock.synchronous import synchronous
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, recording, static
@@ -20,12 +21,11 @@ from jaxafl.server.scheduled import Rate
 
 
 class FedStaleState(NamedTuple):
-    """Remembered updates, their weighted sum, the weights of the clients, and their numbers of server steps."""
+    """Remembered updates, their weighted sum, the weights of the clients, and how often they took part."""
 
     table: Rows  # h_i, the last update of client i, 0 before the first
     mean: Tree  # Σ_i α_i h_i, shaped like the parameters
     weights: Array  # float [N], α_i
-    steps: Array  # int32, server steps
     counts: Array  # int32 [N], server steps in which client i took part
 
 
@@ -66,8 +66,7 @@ class fedstale(Server):
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         whole = isinstance(clock, synchronous) and clock.order_free  # rounds with all of their runs
-        uniform = getattr(clock, "weights", None) is None and getattr(clock, "select", "uniform") == "uniform"
-        drawn = whole and not getattr(clock, "replacement", False) and uniform
+        drawn = whole and not getattr(clock, "replacement", False) and not draws_by_weight(clock)
         if self.estimate and self.participation is not None:
             raise ValueError("fedstale: estimate=True and participation are both given; expected one of them")
         if self.participation is None and not drawn and not self.estimate:
@@ -75,29 +74,27 @@ class fedstale(Server):
             raise ValueError(f"fedstale: it is not known how often clients take part on {clock.name}; give {way}")
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[fedstale, Client]:
-        num_clients = len(counts)
-        drawn = (clock.arrivals(num_clients) or num_clients) / num_clients
+        clients = len(counts)
+        drawn = (clock.arrivals(clients) or clients) / clients
         given = drawn if self.participation is None else self.participation
-        table = np.full(num_clients, given, np.float64)
-        return dataclasses.replace(self, table=table), client
+        return dataclasses.replace(self, table=np.full(clients, given, np.float64)), client
 
     def init(self, params: Tree, samples: Array) -> FedStaleState:
         nothing = jax.tree.map(jnp.zeros_like, params)
         size = samples if self.weights == "samples" else jnp.ones_like(samples)
         counts = jnp.zeros(len(samples), jnp.int32)
-        table = Rows.filled(nothing, len(samples))
-        return FedStaleState(table, nothing, size / jnp.sum(size), jnp.int32(0), counts)
+        return FedStaleState(Rows.filled(nothing, len(samples)), nothing, size / jnp.sum(size), counts)
 
     def update(self, params: Tree, state: FedStaleState, arrivals: Arrivals) -> Outcome:
         entered = enter(state.table, arrivals, arrivals.delta)
         weight = jnp.where(arrivals.mask, state.weights[arrivals.client], 0)
         takes_part = jnp.zeros_like(state.counts).at[arrivals.client].max(arrivals.mask.astype(jnp.int32))
-        counts, steps = state.counts + takes_part, state.steps + 1
+        counts = state.counts + takes_part
         known = jnp.asarray(counts if self.estimate else self.table, weight.dtype)
-        known = known / steps if self.estimate else known
+        known = known / (arrivals.step + 1) if self.estimate else known
         probability = jnp.where(arrivals.mask, known[arrivals.client], 1)
         fresh = entered.change(weight / probability, self.memory)
         step = stepped(fresh, self.memory, state.mean)
         mean = jax.tree.map(jnp.add, state.mean, entered.change(weight))
-        after = FedStaleState(entered.table, mean, state.weights, steps, counts)
+        after = FedStaleState(entered.table, mean, state.weights, counts)
         return Outcome(stepped(params, self.learning_rate, step), after, weights=weight)

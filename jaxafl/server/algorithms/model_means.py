@@ -124,8 +124,7 @@ class favano(Server):
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
         num_clients = len(counts)
         if self.normaliser is not None:
-            table = np.full(num_clients, self.normaliser, np.float64)
-            return dataclasses.replace(self, table=table), client
+            return dataclasses.replace(self, table=np.full(num_clients, self.normaliser, np.float64)), client
         latency, per_step = clock.durations.step_times(num_clients, seed)
         most = np.broadcast_to(client.local_steps(counts), (num_clients,))
         probability = clock.contacted / num_clients

@@ -11,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.client.correction import storm
 from jaxafl.clock.contract import Clock
+from jaxafl.device import buffers
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.aggregate.contract import mean_of_ranks
 from jaxafl.server.algorithms.checks import check_gradients
@@ -67,8 +68,7 @@ class mu2(Server):
 
     def init(self, params: Tree, samples: Array) -> Mu2State:
         clients = len(samples)
-        momenta = jax.tree.map(lambda leaf: jnp.zeros((clients, *leaf.shape), leaf.dtype), params)
-        return Mu2State(params, momenta, jnp.zeros(clients, jnp.result_type(float)))
+        return Mu2State(params, buffers.allocate(params, clients), jnp.zeros(clients, jnp.result_type(float)))
 
     def update(self, params: Tree, state: Mu2State, arrivals: Arrivals) -> Outcome:
         client = arrivals.client[0]
@@ -83,8 +83,8 @@ class mu2(Server):
             mix = jnp.asarray(self.mix, x.dtype)
             return mix * w + (1 - mix) * x
 
-        info = {"times": arrived[client]}
-        return Outcome(jax.tree.map(mixed, iterate, params), Mu2State(iterate, momenta, arrived), info)
+        after = Mu2State(iterate, momenta, arrived)
+        return Outcome(jax.tree.map(mixed, iterate, params), after, {"times": arrived[client]})
 
 
 def weighted_median(points: Array, times: Array) -> Array:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, buffers
@@ -23,8 +24,6 @@ class RingleaderState(NamedTuple):
     table: Rows  # mean update of client i on side s in row 2i + s
     counts: Array  # int32 [2N], number b of updates in each row
     mean: Tree  # (1/N) Σ_i of the rows of each side, each leaf [2, ...]
-    side: Array  # side of this round
-    steps: Array  # number of server steps in this round
 
 
 class ringleader(Server):
@@ -56,45 +55,36 @@ class ringleader(Server):
     def init(self, params: Tree, samples: Array) -> RingleaderState:
         nothing, rows = jax.tree.map(jnp.zeros_like, params), 2 * len(samples)
         sides = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), nothing)
-        none = jnp.int32(0)
-        return RingleaderState(Rows.filled(nothing, rows), jnp.zeros(rows, jnp.int32), sides, none, none)
+        return RingleaderState(Rows.filled(nothing, rows), jnp.zeros(rows, jnp.int32), sides)
 
     def update(self, params: Tree, state: RingleaderState, arrivals: Arrivals) -> Outcome:
-        clients = len(state.counts) // 2
-        side = jnp.where(arrivals.kind == _STORED, 1 - state.side, state.side)
+        clients = len(state.counts) // 2  # also the number of server steps in a round
+        now = arrivals.step // clients % 2  # side of this round
+        side = jnp.where(arrivals.kind == _STORED, 1 - now, now)
         row = 2 * arrivals.client + side
         before, last = in_turn(jnp.where(arrivals.mask, row, -1))
         counts = state.counts.at[jnp.where(arrivals.mask, row, 2 * clients)].add(1, mode="drop")
-
-        def number_of(entry: Array, numbers: Array) -> Array:
-            earlier = before[entry]
-            return numbers.at[entry].set(1 + jnp.where(earlier < 0, state.counts[row[entry]], numbers[earlier]))
-
-        numbers = jax.lax.fori_loop(0, len(row), number_of, jnp.zeros_like(row))
         some = state.counts[row] > 0
         held = state.table.read_many(row)
         held = jax.tree.map(lambda leaf: jnp.where(buffers.expand(some, leaf), leaf, 0), held)
 
-        def enter(entry: Array, means: Tree) -> Tree:
-            first, earlier = buffers.read(held, entry), buffers.read(means, jnp.maximum(before[entry], 0))
-            mean = jax.tree.map(lambda f, e: jnp.where(before[entry] < 0, f, e), first, earlier)
-            delta = buffers.read(arrivals.delta, entry)
-            new = jax.tree.map(lambda m, d: m + (d - m) / numbers[entry].astype(m.dtype), mean, delta)
-            return buffers.write(means, entry, new)
+        def enter(entry: Array, entered: tuple[Array, Tree]) -> tuple[Array, Tree]:
+            first, delta = (state.counts[row[entry]], buffers.read(held, entry)), buffers.read(arrivals.delta, entry)
+            earlier = buffers.read(entered, jnp.maximum(before[entry], 0))
+            number, mean = optax.tree.where(before[entry] < 0, first, earlier)
+            new = jax.tree.map(lambda m, d: m + (d - m) / (number + 1).astype(m.dtype), mean, delta)
+            return buffers.write(entered, entry, (number + 1, new))
 
-        means = jax.lax.fori_loop(0, len(row), enter, jax.tree.map(jnp.zeros_like, held))
+        _, means = jax.lax.fori_loop(0, len(row), enter, jax.tree.map(jnp.zeros_like, (row, held)))
         entered = replaced(state.table, row, arrivals.mask, before, last, held, means)
         sides = [entered.change((side == one) / clients) for one in range(2)]
-        change = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sides)
-        mean = jax.tree.map(jnp.add, state.mean, change)
-        params = stepped(params, self.learning_rate, jax.tree.map(lambda leaf: leaf[state.side], mean))
-        ends = state.steps + 1 == clients
-        left = ends & (jnp.arange(2) == state.side)  # the table of a round that ends is emptied
+        mean = jax.tree.map(lambda old, *changes: old + jnp.stack(changes), state.mean, *sides)
+        params = stepped(params, self.learning_rate, jax.tree.map(lambda leaf: leaf[now], mean))
+        ends = (arrivals.step + 1) % clients == 0
+        left = ends & (jnp.arange(2) == now)  # the table of a round that ends is emptied
         after = RingleaderState(
             entered.table,
             jnp.where(jnp.tile(left, clients), 0, counts),
             jax.tree.map(lambda leaf: jnp.where(buffers.expand(left, leaf), 0, leaf), mean),
-            jnp.where(ends, 1 - state.side, state.side),
-            jnp.where(ends, 0, state.steps + 1),
         )
         return Outcome(params, after)

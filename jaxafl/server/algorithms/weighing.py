@@ -180,9 +180,8 @@ class delay_adaptive(_OfGradients):
             raise ValueError(f"delay_adaptive: got {given}; give a smoothness L with rule='koloskova', and only then")
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[delay_adaptive, Client]:
-        if self.threshold is not None:
-            return self, client
-        return dataclasses.replace(self, threshold=float(clock.in_flight(len(counts)))), client
+        threshold = float(clock.in_flight(len(counts))) if self.threshold is None else self.threshold
+        return dataclasses.replace(self, threshold=threshold), client
 
     def rate(self, arrivals: Arrivals) -> Array:
         tau = arrivals.staleness[0].astype(arrivals.loss.dtype)
