@@ -17,7 +17,7 @@ import numpy as np
 from jaxafl.client import Client, filled, shared_of
 from jaxafl.data.form import DataForm, kind_of_sample
 from jaxafl.data.held_out import gather_held_out
-from jaxafl.device import buffers, compiled, equations, on_device, on_host
+from jaxafl.device import buffers, compiled, on_device, on_host
 from jaxafl.device.compilation import operations, result_bytes
 from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.device.keys import drawing_key, jax_key
@@ -38,7 +38,6 @@ Clients = tuple[Array, Array]
 _GRADIENT_PIECE = 256  # samples of one gradient evaluation
 _SAMPLES = 0xFFFFFFF4  # folded into the key of a server step, for the samples of its gradients
 _KEPT = 0.4  # share of all results of a forward pass that are in memory at once
-_PIECE, CACHE = 50, 24 * 2**20  # on a CPU: samples evaluated at once, if the results of a batch exceed CACHE bytes
 
 
 class Evaluator:
@@ -177,18 +176,15 @@ def evaluate(
 def evaluate_members(
     program: Program, own_set: str, device: DeviceData, clients: Clients | None, model: Version
 ) -> dict[str, Array]:
-    """Evaluates the models of all members: together if the activations fit the cache of a CPU, otherwise one by one.
+    """Evaluates the models of all members: one by one on a CPU, otherwise together.
 
     Args:
         program, own_set, device, clients: see `evaluate`.
         model: of all members, each leaf [P, ...].
     """
-    count = len(jax.tree.leaves(model)[0])
-    alone = functools.partial(evaluate, program, own_set, 1, device, clients)
-    at_once = over_members(functools.partial(evaluate, program, own_set, count, device, clients), count, (0,), 0)
-    if count > 1 and on_cpu() and max(map(result_bytes, operations(jax.make_jaxpr(at_once)(model).jaxpr))) > CACHE:
-        return jax.lax.map(alone, model)
-    return at_once(model)
+    count = 1 if on_cpu() else len(jax.tree.leaves(model)[0])
+    one = functools.partial(evaluate, program, own_set, count, device, clients)
+    return jax.lax.map(one, model) if on_cpu() else over_members(one, count, (0,), 0)(model)
 
 
 def with_test_sets(found: dict[str, Any], further: int, stack: Callable[[list[Any]], Any]) -> dict[str, Any]:
@@ -362,41 +358,26 @@ def _summed(
 ) -> tuple[Sums, Sums | None]:
     """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples."""
 
-    def one(rows: Array) -> Sums:
+    def batch(rows: Array) -> tuple[Sums, Sums | None]:
         batch, key = batch_of(program, fetch, rows, count)
         outputs, _ = program.model.bound(frozen)(*model[:2], batch, key, False)
-        return jax.tree.map(lambda value: jnp.where(batch.mask, value, 0), _values(outputs))
-
-    size, piece = _sizes(members, count, one)
-
-    def batch(rows: Array) -> tuple[Sums, Sums | None]:
-        if piece < size:
-            pieces = jnp.pad(rows, (0, -size % piece), constant_values=count).reshape(-1, piece)
-            values = jax.tree.map(lambda value: value.ravel()[:size], jax.lax.map(one, pieces))
-        else:
-            values = one(rows)
+        values = jax.tree.map(lambda value: jnp.where(batch.mask, value, 0), _values(outputs))
         return jax.tree.map(jnp.sum, values), values if each else None
 
+    size = _batch_size(members, count, batch)
     return jax.lax.map(batch, jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size))
 
 
-def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:
-    """Returns the numbers of samples whose losses are summed at once, and that are evaluated at once.
-
-    On an accelerator both are the number that an eighth of its memory holds. On a CPU, samples are evaluated in pieces
-    whose results stay in its cache. The products of one step of a recurrent network are too small to be divided.
-    """
-    size = min(BATCH, count)
-    traced = jax.make_jaxpr(one)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
-    results = [result_bytes(operation) for operation in operations(traced)]
-    if on_cpu():
-        recurrent = any(equation.primitive.name in ("scan", "while") for equation in equations(traced))
-        spread = members == 1 and max(results) > CACHE and not recurrent
-        return size, min(_PIECE, size) if spread else size
-    memory, kept = available_bytes(), members * _KEPT * sum(results)
-    most = max(1, int(size * memory / 8 / kept)) if memory else size
-    even = -(-count // -(-count // most))
-    return even, even
+def _batch_size(members: int, count: int, batch: Callable[[Array], Any]) -> int:
+    """Returns the number of samples that are evaluated at once: on an accelerator as many as an eighth of its memory
+    holds."""
+    size, memory = min(BATCH, count), None if on_cpu() else available_bytes()
+    if memory is None:
+        return size
+    traced = jax.make_jaxpr(batch)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
+    kept = members * _KEPT * sum(map(result_bytes, operations(traced)))
+    most = max(1, int(size * memory / 8 / kept))
+    return -(-count // -(-count // most))
 
 
 def batch_outputs(

@@ -41,7 +41,7 @@ class Placed(NamedTuple):
     row: int  # of the store
 
 
-class Planned(NamedTuple):
+class PlacedStep(NamedTuple):
     """One server step, and the training before it."""
 
     step: ServerStep
@@ -80,7 +80,7 @@ class Places:
         self.known: Schedule | None = None
         self.going, self.taken = True, 0
 
-    def next(self) -> Planned:
+    def next(self) -> PlacedStep:
         """Advances the clock by one server step, and assigns places."""
         step = self.live.next(self.answers)
         self.steps.append(step)
@@ -107,7 +107,7 @@ class Places:
             self.ring.append(slots.pop(version))
         slots[step.version + 1] = self.ring.take()
         self.taken += len(step.runs)
-        return Planned(step, segments, arrivals, slots[step.version + 1])
+        return PlacedStep(step, segments, arrivals, slots[step.version + 1])
 
     def _segments(self, trained: list[Placed]) -> list[list[Placed]]:
         """Divides runs into segments of at most L; runs of a client that remembers follow each other."""
@@ -138,7 +138,7 @@ class Places:
             self.steps = []
         return self.known
 
-    def room(self, planned: Planned, shapes: Shapes, scratch: int) -> Shapes:
+    def room(self, planned: PlacedStep, shapes: Shapes, scratch: int) -> Shapes:
         """Returns the shapes with room for a server step; `scratch`: slots of the ring that nobody takes."""
         arrivals = self.live.num_clients if self.by_client else len(planned.arrivals)
         return shapes._replace(
@@ -148,7 +148,7 @@ class Places:
             segments=_grown(shapes.segments, len(planned.segments)),
         )
 
-    def write(self, planned: Planned, segments: Segments, steps: Steps) -> None:
+    def write(self, planned: PlacedStep, segments: Segments, steps: Steps) -> None:
         """Writes a server step into the tables of its member, [S, L] and [1, A]."""
         step, pause = planned.step, self.pause
         for number, segment in enumerate(planned.segments):

@@ -14,7 +14,7 @@ from jaxafl.engine.members import over_members, state_axes
 from jaxafl.engine.plan import Tables
 from jaxafl.engine.problem import DeviceData, Hyperparameters, MemberHyperparameters, Program
 from jaxafl.engine.state import Records, State
-from jaxafl.engine.step import build_server_step
+from jaxafl.engine.step import TracedStep
 from jaxafl.engine.train import build_train
 
 Array = jax.Array
@@ -52,7 +52,7 @@ def advance(
     def member(hyperparameters: Hyperparameters, tables: Tables, state: State) -> tuple[State, Records]:
         segments, steps, rows, origin = tables
         train = build_train(program, hyperparameters, device)
-        server_step = build_server_step(program, hyperparameters, device)
+        server_step = TracedStep(program, hyperparameters.client, hyperparameters.server, device)
         take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
 
         def take_step(number: Array, state: State, records: Records) -> tuple[State, Records]:

@@ -5,14 +5,14 @@ Its records include diagnostics on request, which cost memory or a full pass ove
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client import filled, shared_of
+from jaxafl.client import Client, filled, shared_of
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
 from jaxafl.device.keys import jax_key, pack, per_step, unpack
@@ -20,7 +20,7 @@ from jaxafl.device.rows import squares
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.evaluate import gradient_sum, owned_sums, server_gradient
 from jaxafl.engine.plan import Steps
-from jaxafl.engine.problem import DeviceData, Hyperparameters, Observe, Program
+from jaxafl.engine.problem import DeviceData, Observe, Program
 from jaxafl.engine.recorded import check_recorded
 from jaxafl.engine.state import Failure, Records, State, Stored, Version
 from jaxafl.models.model import Model
@@ -28,7 +28,6 @@ from jaxafl.options import UserError, check_choice
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, norm
 
 Array = jax.Array
-ServerStepFunction = Callable[[Steps, Array, State], tuple[State, Records]]
 
 DIAGNOSTICS = ("drift", "gradient_norm", "asynchronous_error", "average", "per_client", "local_accuracy")
 """Names of `Simulation.run(diagnostics=...)`."""
@@ -54,147 +53,31 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
     return tuple(name for name in DIAGNOSTICS if name in names)
 
 
-def build_server_step(program: Program, hyperparameters: Hyperparameters, device: DeviceData) -> ServerStepFunction:
-    """Builds server_step(row, number, state) -> (state, record).
+@dataclasses.dataclass(frozen=True, eq=False)
+class TracedStep:
+    """One server step as a traced function: (row, number, state) -> (state, record).
 
-    Args:
+    Attributes:
         program: static.
-        hyperparameters, device: of the run.
+        client, server: hyperparameters of the run.
+        device: its data.
     """
-    client, server = hyperparameters.client, hyperparameters.server
-    asked_diagnostics = program.recording.diagnostics
 
-    def base_of(row: Steps, state: State) -> Tree:
-        """Returns x_s of the arrivals, [A, ...], or the clients' own models; `None` if the server reads neither."""
-        if server.needs.client_models:
-            return state.clients.read_many(row.client)
-        return None if row.base_slot is None else buffers.read_many(state.ring.params, row.base_slot)
+    program: Program
+    client: Client
+    server: Server
+    device: DeviceData
 
-    def stored_of(row: Steps, state: State) -> tuple[Stored, Tree]:
-        """Returns the updates of a step, and those that attackers know."""
-        store, known = state.store, state.delivered
-        if row.update_slot is not None:
-            store = buffers.read_many(store, row.update_slot)
-        if row.mask is not None:
-            store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
-        if client.attack is not None:
-            times = jnp.where(_mask_of(row), row.multiplicity, 0)
-            delta, known = client.attack.received(store.delta, row.client, times, known)
-            store = store._replace(delta=delta)
-        return store, known
-
-    def arrivals_of(row: Steps, number: Array, stored: Stored, state: State) -> Arrivals:
-        local_steps = stored.local_steps
-        if server.needs.replies and client.epochs is not None:  # K counts epochs
-            local_steps = local_steps // client.steps_per_epoch(device.counts)[row.client]
-        mask, key = _mask_of(row), jax_key(per_step(state.batch_key, number))
-        gradient = None
-        if server.needs.validation:
-            gradient = server_gradient(program, device, client, state.model.model_state, key)
-        return Arrivals(
-            mask=mask,
-            client=row.client,
-            multiplicity=row.multiplicity,
-            kind=row.kind,
-            delta=stored.delta,
-            base=base_of(row, state),
-            staleness=jnp.where(mask, row.staleness, 0),
-            samples=jnp.where(mask, device.counts[row.client], 0).astype(stored.loss.dtype),
-            local_steps=local_steps,
-            loss=stored.loss,
-            step=number,
-            time=row.time,
-            key=key,
-            validation_gradient=gradient,
-            columns=row.columns or {},
-        )
-
-    def act(row: Steps, arrivals: Arrivals, state: State) -> Outcome:
-        now = server.at_step(arrivals.step)
-        outcome = outcome_of(now, state.model.params, unpack(state.server), arrivals, program.model)
-        outcome = outcome._replace(state=pack(outcome.state))
-        if row.mask is None:
-            return outcome
-        acted = jnp.any(row.mask) | server.needs.empty_steps
-
-        def of_arrivals(name: str, value: Array) -> Array:
-            if jnp.ndim(value):
-                return jnp.where(row.mask, value, jnp.zeros_like(value))
-            counted = name in server.counters or not jnp.issubdtype(jnp.result_type(value), jnp.inexact)
-            return jnp.where(acted, value, jnp.full_like(value, 0 if counted else jnp.nan))
-
-        outcome = outcome._replace(info={name: of_arrivals(name, value) for name, value in outcome.info.items()})
-        if server.needs.empty_steps:
-            return outcome
-        before = state.model.params, state.server, None if outcome.served is None else state.model.params
-        after = outcome.params, outcome.state, outcome.served
-        params, server_state, served = optax.tree.where(acted, after, before)
-        return outcome._replace(params=params, state=server_state, served=served)
-
-    def corrected(
-        row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
-    ) -> tuple[Tree, Tree]:
-        """Returns the next parameters and the vector that clients download, after `Client(correction=...)`.
-
-        Frozen and personal parameters stay those of x_0.
-        """
-        params, shared = outcome.params, before.shared
-        if client.correction is not None:
-            seen = arrivals._replace(delta=shared_of(client, arrivals.delta))
-            of_client = shared_of(client, params)
-            owner = f"the correction {client.correction.name}"
-            after, served = client.correction.serve(shared, of_client, messages, seen, device.counts.shape[0])
-            shared = like_given(owner, "serve", after, shared)
-            params = filled(like_given(owner, "serve", served, of_client), params)
-            if row.mask is not None:
-                old = outcome.params, before.shared
-                params, shared = optax.tree.where(jnp.any(row.mask), (params, shared), old)
-        return filled(shared_of(client, params), before.params), shared
-
-    def recorded(
-        row: Steps, arrivals: Arrivals, outcome: Outcome, norms: Array, before: Version, after: Version, stored: Stored
-    ) -> dict[str, Array]:
-        record = {"delta_norm": norms, **outcome.info}
-        if "drift" in asked_diagnostics:
-            record["drift"] = drift(before.params, arrivals.base)
-        if "local_accuracy" in asked_diagnostics:
-            record["local_accuracy"] = local_accuracy(program, device, arrivals, stored.model_state)
-        if client.patience is not None:
-            record["executed_local_steps"] = arrivals.local_steps
-        if stored.computed is not None:
-            record["computed_delta_norm"] = stored.computed
-        record["local_loss"] = arrivals.loss
-        rate = record.get("server_rate", server.at_step(arrivals.step).applied_rate(outcome.state))
-        if rate is not None:
-            record["server_rate"] = rate = jnp.asarray(rate)
-            if not (row.mask is None or server.needs.empty_steps or rate.ndim):
-                record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
-        if {"gradient_norm", "asynchronous_error"} & set(asked_diagnostics):
-            found = full_gradient(program, device, *before[:2])
-            gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
-            record |= of_gradient(asked_diagnostics, gradient, before.params, after.params, rate)
-        return record | observed(program.recording.observe, after.params)
-
-    def server_step(row: Steps, number: Array, state: State) -> tuple[State, Records]:
-        stored, known = stored_of(row, state)
+    def __call__(self, row: Steps, number: Array, state: State) -> tuple[State, Records]:
+        stored, known = self.stored_of(row, state)
         lengths = squares(stored.delta)
-        arrivals = arrivals_of(row, number, stored, state)
-        outcome = act(row, arrivals, state)
-        params, shared = corrected(row, arrivals, stored.message, outcome, state.model)
-        model_states, mean_state = stored.model_state, state.model.model_state
-        if jax.tree.leaves(mean_state):
-            weights = arrivals.multiplicity if outcome.weights is None else outcome.weights
-            weights = jnp.where(arrivals.mask, weights, 0)
-            kept = None
-            if outcome.weights is not None:
-                # equal weights become 1, and are summed as multiplicities are
-                largest = jnp.max(weights)
-                weights, kept = (one / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
-            mean_state = _mean_state(weights, model_states, mean_state, None if kept is None else jnp.asarray(kept))
-        model = version = Version(params, mean_state, shared)
+        arrivals = self.arrivals_of(row, number, stored, state)
+        outcome = self.act(row, arrivals, state)
+        params, shared = self.corrected(row, arrivals, stored.message, outcome, state.model)
+        model = version = Version(params, self.mean_state(arrivals, stored, outcome, state), shared)
         if outcome.served is not None:
-            version = model._replace(params=filled(shared_of(client, outcome.served), params))
-        record = recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, stored)
+            version = model._replace(params=filled(shared_of(self.client, outcome.served), params))
+        record = self.recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, stored)
         client_models = state.clients
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients
             client_models = client_models.write_many(arrivals.client, arrivals.mask, outcome.client_params)
@@ -209,7 +92,135 @@ def build_server_step(program: Program, hyperparameters: Hyperparameters, device
         )
         return state, Records(record, None if outcome.next_steps is None else outcome.next_steps.astype(jnp.int32))
 
-    return server_step
+    def base_of(self, row: Steps, state: State) -> Tree:
+        """Returns x_s of the arrivals, [A, ...], or the clients' own models; `None` if the server reads neither."""
+        if self.server.needs.client_models:
+            return state.clients.read_many(row.client)
+        return None if row.base_slot is None else buffers.read_many(state.ring.params, row.base_slot)
+
+    def stored_of(self, row: Steps, state: State) -> tuple[Stored, Tree]:
+        """Returns the updates of a step, and those that attackers know."""
+        store, known = state.store, state.delivered
+        if row.update_slot is not None:
+            store = buffers.read_many(store, row.update_slot)
+        if row.mask is not None:
+            store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
+        if self.client.attack is not None:
+            times = jnp.where(_mask_of(row), row.multiplicity, 0)
+            delta, known = self.client.attack.received(store.delta, row.client, times, known)
+            store = store._replace(delta=delta)
+        return store, known
+
+    def arrivals_of(self, row: Steps, number: Array, stored: Stored, state: State) -> Arrivals:
+        local_steps = stored.local_steps
+        if self.server.needs.replies and self.client.epochs is not None:  # K counts epochs
+            local_steps = local_steps // self.client.steps_per_epoch(self.device.counts)[row.client]
+        mask, key = _mask_of(row), jax_key(per_step(state.batch_key, number))
+        gradient = None
+        if self.server.needs.validation:
+            gradient = server_gradient(self.program, self.device, self.client, state.model.model_state, key)
+        return Arrivals(
+            mask=mask,
+            client=row.client,
+            multiplicity=row.multiplicity,
+            kind=row.kind,
+            delta=stored.delta,
+            base=self.base_of(row, state),
+            staleness=jnp.where(mask, row.staleness, 0),
+            samples=jnp.where(mask, self.device.counts[row.client], 0).astype(stored.loss.dtype),
+            local_steps=local_steps,
+            loss=stored.loss,
+            step=number,
+            time=row.time,
+            key=key,
+            validation_gradient=gradient,
+            columns=row.columns or {},
+        )
+
+    def act(self, row: Steps, arrivals: Arrivals, state: State) -> Outcome:
+        now = self.server.at_step(arrivals.step)
+        outcome = outcome_of(now, state.model.params, unpack(state.server), arrivals, self.program.model)
+        outcome = outcome._replace(state=pack(outcome.state))
+        if row.mask is None:
+            return outcome
+        acted = jnp.any(row.mask) | self.server.needs.empty_steps
+
+        def of_arrivals(name: str, value: Array) -> Array:
+            if jnp.ndim(value):
+                return jnp.where(row.mask, value, jnp.zeros_like(value))
+            counted = name in self.server.counters or not jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+            return jnp.where(acted, value, jnp.full_like(value, 0 if counted else jnp.nan))
+
+        outcome = outcome._replace(info={name: of_arrivals(name, value) for name, value in outcome.info.items()})
+        if self.server.needs.empty_steps:
+            return outcome
+        before = state.model.params, state.server, None if outcome.served is None else state.model.params
+        after = outcome.params, outcome.state, outcome.served
+        params, server_state, served = optax.tree.where(acted, after, before)
+        return outcome._replace(params=params, state=server_state, served=served)
+
+    def corrected(
+        self, row: Steps, arrivals: Arrivals, messages: Tree, outcome: Outcome, before: Version
+    ) -> tuple[Tree, Tree]:
+        """Returns the next parameters and the vector that clients download, after `Client(correction=...)`.
+
+        Frozen and personal parameters stay those of x_0.
+        """
+        params, shared = outcome.params, before.shared
+        if self.client.correction is not None:
+            seen = arrivals._replace(delta=shared_of(self.client, arrivals.delta))
+            of_client = shared_of(self.client, params)
+            owner = f"the correction {self.client.correction.name}"
+            after, served = self.client.correction.serve(shared, of_client, messages, seen, self.device.counts.shape[0])
+            shared = like_given(owner, "serve", after, shared)
+            params = filled(like_given(owner, "serve", served, of_client), params)
+            if row.mask is not None:
+                old = outcome.params, before.shared
+                params, shared = optax.tree.where(jnp.any(row.mask), (params, shared), old)
+        return filled(shared_of(self.client, params), before.params), shared
+
+    def mean_state(self, arrivals: Arrivals, stored: Stored, outcome: Outcome, state: State) -> Tree:
+        """Returns the next non-trainable model state, the mean of those of the arrivals."""
+        before, weights, kept = state.model.model_state, arrivals.multiplicity, None
+        if not jax.tree.leaves(before):
+            return before
+        if outcome.weights is not None:
+            # equal weights become 1, and are summed as multiplicities are
+            weights = jnp.where(arrivals.mask, outcome.weights, 0)
+            largest = jnp.max(weights)
+            weights, kept = (jnp.asarray(one) / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
+        return _mean_state(jnp.where(arrivals.mask, weights, 0), stored.model_state, before, kept)
+
+    def recorded(
+        self,
+        row: Steps,
+        arrivals: Arrivals,
+        outcome: Outcome,
+        norms: Array,
+        before: Version,
+        after: Version,
+        stored: Stored,
+    ) -> dict[str, Array]:
+        record = {"delta_norm": norms, **outcome.info}
+        if "drift" in self.program.recording.diagnostics:
+            record["drift"] = drift(before.params, arrivals.base)
+        if "local_accuracy" in self.program.recording.diagnostics:
+            record["local_accuracy"] = local_accuracy(self.program, self.device, arrivals, stored.model_state)
+        if self.client.patience is not None:
+            record["executed_local_steps"] = arrivals.local_steps
+        if stored.computed is not None:
+            record["computed_delta_norm"] = stored.computed
+        record["local_loss"] = arrivals.loss
+        rate = record.get("server_rate", self.server.at_step(arrivals.step).applied_rate(outcome.state))
+        if rate is not None:
+            record["server_rate"] = rate = jnp.asarray(rate)
+            if not (row.mask is None or self.server.needs.empty_steps or rate.ndim):
+                record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
+        if {"gradient_norm", "asynchronous_error"} & set(self.program.recording.diagnostics):
+            found = full_gradient(self.program, self.device, *before[:2])
+            gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(self.device.counts).astype(leaf.dtype), found)
+            record |= of_gradient(self.program.recording.diagnostics, gradient, before.params, after.params, rate)
+        return record | observed(self.program.recording.observe, after.params)
 
 
 def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:

@@ -21,7 +21,6 @@ from jaxafl.references import citation, version
 from jaxafl.results.arrivals import by_step, masked, of_schedule
 from jaxafl.results.clients import of_population, with_clients
 from jaxafl.results.failures import place_of
-from jaxafl.results.points import with_finals
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -137,7 +136,24 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     if kinds := schedule.kinds:
         dataset["kind"].attrs |= {"flag_values": list(range(len(kinds))), "flag_meanings": "; ".join(kinds)}
     dataset.attrs |= {name: flat(value) for name, value in _attributes(trained, parts, seed).items()}
-    return with_finals(dataset)
+    return _with_finals(dataset)
+
+
+def _with_finals(result: xr.Dataset) -> xr.Dataset:
+    """Adds `final_<name>` for every evaluated quantity: its value at the last evaluation of the run.
+
+    `final_time`, `final_step`, `final_updates`, `final_local_steps` and `final_bytes` are the point of this evaluation.
+    Metrics of a failed run are NaN.
+    """
+    found = {}
+    for name, values in result.variables.items():
+        if "evaluation" in values.dims and name != "evaluation":
+            kind, final = str(name).removeprefix("eval_"), values.isel(evaluation=-1)
+            if kind == name and result.attrs["failed_step"] >= 0:
+                final = final.where(False)
+            meaning = f"{values.attrs.get('long_name', name)}, at the end of each run"
+            found[f"final_{kind}"] = final.dims, final.values, values.attrs | {"long_name": meaning}
+    return result.assign(found)
 
 
 def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[str, Any]:

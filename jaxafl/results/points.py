@@ -1,4 +1,4 @@
-"""Evaluated quantities at one point of each run: the end (`final_accuracy` ...), or a time, step or size (`at`)."""
+"""Evaluated quantities at one point of each run: a time, step or size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxafl.results.curves import AXES, check_at, failed_steps, known_until
+from jaxafl.results.curves import AXES, check_at, known_until
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -28,25 +28,6 @@ def in_words(at: str | Mapping[str, Any]) -> str:
     amount = f"{number:,.0f}" if float(number).is_integer() else f"{number:,g}"
     said = {"time": "s simulated", "bytes": "MB sent"}.get(axis, AXES[axis].name)
     return f"at {amount} {said}"
-
-
-def with_finals(result: xr.Dataset) -> xr.Dataset:
-    """Adds `final_<name>` for every evaluated quantity: its value at the last evaluation of each run.
-
-    `final_time`, `final_step`, `final_updates`, `final_local_steps` and `final_bytes` are the point of this evaluation.
-    Metrics of a failed run are NaN.
-    """
-    plain = _evaluated(result)
-    failed = failed_steps(result) >= 0
-    found = {}
-    place = _last(plain["eval_step"].notnull())
-    for name, values in plain.data_vars.items():
-        kind = str(name).removeprefix("eval_")
-        final = _taken(values, place)
-        final = final.where(~failed) if kind == name and np.any(failed) else final
-        meaning = f"{values.attrs.get('long_name', name)}, {_WORDS['last']}"
-        found[f"final_{kind}"] = final.dims, final.values, values.attrs | {"long_name": meaning}
-    return result.assign(found)
 
 
 def at(result: xr.Dataset, **point: float) -> xr.Dataset:
