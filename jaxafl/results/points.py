@@ -6,8 +6,6 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from jaxafl.results.curves import AXES, check_at, known_until
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`

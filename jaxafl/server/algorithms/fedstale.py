@@ -11,7 +11,6 @@ import numpy as np
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import ByOptions, Clock, Delivery
-from jaxafl.clock.options import draws_by_weight
 from jaxafl.clock.synchronous import synchronous
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, recording, static
@@ -64,9 +63,11 @@ class fedstale(Server):
     )
     needs = Needs(client_rows=1, empty_steps=True)
 
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+    def check(self, clock: Any, client: Client, num_clients: int) -> None:
         whole = isinstance(clock, synchronous) and clock.order_free  # rounds with all of their runs
-        drawn = whole and not getattr(clock, "replacement", False) and not draws_by_weight(clock)
+        drawn = (
+            whole and not getattr(clock, "replacement", False) and clock.weights is None and clock.select == "uniform"
+        )
         if self.estimate and self.participation is not None:
             raise ValueError("fedstale: estimate=True and participation are both given; expected one of them")
         if self.participation is None and not drawn and not self.estimate:
