@@ -9,9 +9,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
 import json
 import os
 import pathlib
@@ -26,8 +24,7 @@ import reference
 
 import jaxafl as afl
 from experiments.__main__ import PAPERS, details
-from jaxafl.cli import main as command
-from jaxafl.cli.catalogue import QUESTIONS, REQUIRED, Constructor, offered
+from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, Constructor, offered
 from jaxafl.references import BIBTEX
 
 DOCS = pathlib.Path(__file__).resolve().parent
@@ -40,7 +37,7 @@ _ADOPTED = {  # page -> its source; links between sources become links between p
 }
 _SHORT = """# Options
 
-These are all parts, with the names of their options. The site describes each, and so does `jaxafl list --markdown`.
+These are all parts, with the names of their options. The site describes each.
 """
 _PAGES = {"README.md": "index", "experiments/benchmarks/README.md": "benchmarks", "docs/clusters.md": "clusters"}
 _PAGES |= {"docs/decisions/index.md": "decisions/index"}
@@ -76,11 +73,22 @@ def methods() -> dict[str, Constructor]:
 
 
 def options() -> str:
-    """Returns the page of all options, as `jaxafl list --markdown` prints it."""
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        command(["list", "--markdown"])
-    text = printed.getvalue()
-    return text if text.startswith("# ") else f"# Options\n\n{text}"
+    """Returns the page of all options: every part, and local training, with a table of its options."""
+    lines = ["# Options\n\nAll parts for `jaxafl run` and `jaxafl sweep`.\n"]
+    for kind in (*KINDS, "local training"):
+        lines.append(f"## {kind.capitalize()}\n")
+        for one in offered(kind).values():
+            lines.append(f"### {one.name}\n\n{one.summary}\n")
+            if one.clocks:
+                lines.append(f"Runs on {', '.join(f'`{clock}`' for clock in one.clocks)}.\n")
+            if one.options:
+                lines.append("| option | type | default | allowed | help |\n| --- | --- | --- | --- | --- |")
+                for o in one.options:
+                    default = "required" if o.default is REQUIRED else f"`{o.default!r}`"
+                    cells = [f"`{o.name}`", o.type, default, o.allowed, o.help]
+                    lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+                lines.append("")
+    return "\n".join(lines).rstrip()
 
 
 def short_options() -> str:

@@ -6,7 +6,7 @@ import contextlib
 import pathlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -35,46 +35,18 @@ _Limits = Annotated[
     Any, written(lambda text: tuple(float(one) if one else None for one in text.split(",")), "LOW,HIGH")
 ]
 _Part: Any = Literal[tuple(KINDS)]
-_DOCUMENT = "# Options\n\nAll parts for `jaxafl run` and `jaxafl sweep`, as `jaxafl list --markdown` writes them.\n"
 
 
-def list_names(kinds: Positional[tuple[_Part, ...]] = (), markdown: bool = False) -> int:
+def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> int:
     """List the parts of a simulation: datasets, partitions, models, servers and their clocks, presets, and others.
 
-    Every one is listed with its options.
+    Every one is listed with its options, servers and presets by question.
 
     Args:
         kinds: kinds to list, such as servers; all by default
-        markdown: print a page of tables, with the type, default, allowed values and help of every option
     """
-    if markdown:
-        print("\n".join([_DOCUMENT, *_page()]).rstrip())
-    else:
-        _show(kinds or tuple(KINDS))
-    return 0
-
-
-def _page() -> Iterator[str]:
-    """Yields the lines of all kinds, and of local training, as tables in Markdown."""
-    for kind in (*KINDS, "local training"):
-        yield f"## {kind.capitalize()}\n"
-        for one in offered(kind).values():
-            yield f"### {one.name}\n\n{one.summary}\n"
-            if one.clocks:
-                yield f"Runs on {', '.join(f'`{clock}`' for clock in one.clocks)}.\n"
-            if one.options:
-                yield "| option | type | default | allowed | help |\n| --- | --- | --- | --- | --- |"
-                for o in one.options:
-                    default = "required" if o.default is REQUIRED else f"`{o.default!r}`"
-                    cells = [f"`{o.name}`", o.type, default, o.allowed, o.help]
-                    yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-                yield ""
-
-
-def _show(kinds: Sequence[str]) -> None:
-    """Prints the parts of some kinds, with summary, options, and the clocks of servers, by question."""
     console = Console()
-    for kind in kinds:
+    for kind in kinds or KINDS:
         console.print(f"\n[bold underline]{kind}[/]")
         for key, title in QUESTIONS.items() if kind in ("servers", "presets") else [("", "")]:
             table = Table.grid(Column(style="bold", width=20, no_wrap=True), Column(), padding=(0, 2))
@@ -85,6 +57,7 @@ def _show(kinds: Sequence[str]) -> None:
                 table.add_row(one.name, "\n".join(lines))
             if table.row_count:
                 console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
+    return 0
 
 
 def gather(folder: Positional[pathlib.Path]) -> int:
