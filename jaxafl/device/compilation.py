@@ -35,6 +35,7 @@ from jaxafl.device.hardware import on_cpu
 from jaxafl.options import UserError
 
 _KEPT = 64
+_AT_ONCE = 0.4  # share of all results of a forward pass that are in memory at once
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
 """Settings of JAX that change the numbers of a program."""
 _programs: OrderedDict[Any, Any] = OrderedDict()
@@ -142,15 +143,13 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def operations(jaxpr: Any) -> list[Any]:
-    """Returns the equations of a jaxpr, recursively, that contain no further jaxpr."""
-    return [equation for equation in equations(jaxpr) if not list(jaxprs_in_params(equation.params))]
-
-
-def result_bytes(equation: Any) -> int:
-    """Returns the size in bytes of an equation's outputs, counting every element as 4 bytes."""
-    shapes = [variable.aval for variable in equation.outvars if hasattr(variable.aval, "size")]
-    return sum(4 * shape.size for shape in shapes)
+def bytes_at_once(function: Callable[..., Any], *arguments: Any) -> float:
+    """Estimates the bytes of results that a function holds in memory at once, from its trace with 4 bytes a number."""
+    results = 0
+    for equation in equations(jax.make_jaxpr(function)(*arguments).jaxpr):
+        if not list(jaxprs_in_params(equation.params)):
+            results += sum(4 * one.aval.size for one in equation.outvars if hasattr(one.aval, "size"))
+    return _AT_ONCE * results
 
 
 def products(jaxpr: Any) -> Iterator[int]:

@@ -18,7 +18,7 @@ from jaxafl.client import Client, filled, shared_of
 from jaxafl.data.form import DataForm, kind_of_sample
 from jaxafl.data.held_out import gather_held_out
 from jaxafl.device import buffers, compiled, on_device, on_host
-from jaxafl.device.compilation import operations, result_bytes
+from jaxafl.device.compilation import bytes_at_once
 from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.device.keys import drawing_key, jax_key
 from jaxafl.engine.devices import on_first_device
@@ -37,7 +37,6 @@ Clients = tuple[Array, Array]
 [C], the number of samples of each."""
 _GRADIENT_PIECE = 256  # samples of one gradient evaluation
 _SAMPLES = 0xFFFFFFF4  # folded into the key of a server step, for the samples of its gradients
-_KEPT = 0.4  # share of all results of a forward pass that are in memory at once
 
 
 class Evaluator:
@@ -374,8 +373,7 @@ def _batch_size(members: int, count: int, batch: Callable[[Array], Any]) -> int:
     size, memory = min(BATCH, count), None if on_cpu() else available_bytes()
     if memory is None:
         return size
-    traced = jax.make_jaxpr(batch)(jax.ShapeDtypeStruct((size,), jnp.int32)).jaxpr
-    kept = members * _KEPT * sum(map(result_bytes, operations(traced)))
+    kept = members * bytes_at_once(batch, jax.ShapeDtypeStruct((size,), jnp.int32))
     most = max(1, int(size * memory / 8 / kept))
     return -(-count // -(-count // most))
 

@@ -25,7 +25,7 @@ from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
 from jaxafl.device import on_device
 from jaxafl.device.buffers import num_bytes, shared_size
-from jaxafl.device.compilation import operations, result_bytes
+from jaxafl.device.compilation import bytes_at_once
 from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
@@ -40,7 +40,6 @@ UNBOUNDED = 2**24
 """Server steps of a run that a limit of `until` is to end; no memory is reserved for them."""
 _GAIN = 1.15  # local steps per second with twice the lanes on an accelerator; 1.04 to 1.3 times as many on an H200
 BLOCK = 10  # rows per check: amortises the host sync of the loop predicate; windows begin at multiples
-_KEPT = 0.4  # of all results of a forward pass, in memory at once during a local step
 _FIRST, _GROWTH, _LARGEST = 2**10, 4, 2**17  # arrivals of the first window, factor of the next, and the most
 
 
@@ -300,9 +299,7 @@ def lanes_in_memory(problem: Problem, members: int = 1) -> int:
     def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
         return model.bound(frozen)(params, state, batch, key, True)[0].loss
 
-    traced = jax.make_jaxpr(loss)(params, state, batch, key, model.held(batch))
-    weights = num_bytes(params)
-    lane = 3.0 * weights + _KEPT * sum(map(result_bytes, operations(traced.jaxpr)))
+    lane = 3.0 * num_bytes(params) + bytes_at_once(loss, params, state, batch, key, model.held(batch))
     return max(1, int(memory / 2 / lane / members))
 
 
