@@ -36,6 +36,7 @@ PAPERS = {
     "routing": "Study of tasks that queue at clients",
     "tables": "Study of clients that are forgotten",
     "uploads": "Study of bytes, privacy and attacks",
+    "lowcomm": "Study of training that rarely communicates",
 }
 """Package -> title."""
 

@@ -226,11 +226,10 @@ def in_rounds(centres, server, clock, steps):
     """Returns time, and region, event and start version of every server step, and the evaluated models."""
     with jax.enable_x64(True):
         sim = quadratics(centres, 0, local(optax.sgd, 0.5, 1, "run"), server, clock)
-        plan, result = sim.schedule(steps), sim.run(steps, observe=lambda params: params)
+        plan, result = sim.schedule(steps), sim.run(steps, observe=observe_w)
     rows = zip(plan.time, plan.region, plan.event, plan.version[:, 0], strict=True)
-    return ", ".join(f"{time:g} {region}{event}{version}" for time, region, event, version in rows), result.observe_x[
-        1:
-    ]
+    listed = ", ".join(f"{time:g} {region}{event}{version}" for time, region, event, version in rows)
+    return listed, result.observe_w[1:, 0]
 
 
 def test_tiers_of_fedat_by_hand():
@@ -272,14 +271,14 @@ class serving(afl.server.Server):
     needs = afl.server.Needs(base=True)
 
     def update(self, params, state, arrivals):
-        return afl.server.Outcome(params, state, {"start": arrivals.base["x"][0]}, served={"x": params["x"] + 1})
+        return afl.server.Outcome(params, state, {"start": arrivals.base["w"][0, 0]}, served={"w": params["w"] + 1})
 
 
 def test_clients_get_the_served_model_and_after_an_empty_step_the_evaluated_one():
     clock = free_running(1, buffer=None, period=1.0, durations=constant(2.5))  # from versions 0, 2 and 5
     with jax.enable_x64(True):
-        result = quadratics((1,), 0, local(optax.sgd, 0.5, 1, "run"), serving(), clock).run(8, observe=lambda x: x)
-    assert result.start.values[[2, 4, 7]].tolist() == [0, 0, 1] and not result.observe_x.values.any()
+        result = quadratics((1,), 0, local(optax.sgd, 0.5, 1, "run"), serving(), clock).run(8, observe=observe_w)
+    assert result.start.values[[2, 4, 7]].tolist() == [0, 0, 1] and not result.observe_w.values.any()
 
 
 def test_cohorts_of_regions():

@@ -10,7 +10,6 @@ import pytest
 import xarray as xr
 
 import jaxafl as afl
-from jaxafl.results.points import with_finals
 from tests.problems import classifier, points
 
 matplotlib.use("agg")
@@ -54,13 +53,12 @@ def test_the_final_values_are_those_of_the_last_evaluation_of_each_seed(ragged: 
     assert ragged.final_accuracy.attrs["long_name"].endswith("at the end of each run")
 
 
-def test_a_run_that_failed_has_no_final_value(ragged: xr.Dataset) -> None:
-    failed = ragged.drop_vars([name for name in ragged if str(name).startswith("final_")])
-    found = with_finals(failed.assign(failed_step=("seed", [-1, 2, -1])))
-    assert found.final_accuracy.notnull().values.tolist() == [True, False, True]
-    np.testing.assert_array_equal(found.final_step, ragged.final_step)
-    alone = with_finals(failed.isel(seed=0).drop_vars("failed_step").assign_attrs(failed_step=3))
-    assert np.isnan(alone.final_loss)
+def test_a_run_that_failed_has_no_final_value() -> None:
+    clock = afl.clock.free_running(concurrency=6, durations=afl.clock.constant(1.0))
+    client = afl.Client(learning_rate=1e38, steps=5, batch_size=5)
+    with pytest.warns(UserWarning, match="stopped being finite"):
+        failed = classifier(data=points(8, 50), client=client, clock=clock).run(12, eval_every=2)
+    assert np.isnan([failed.final_accuracy, failed.final_loss]).all() and failed.final_time >= 0
 
 
 def test_a_point_takes_the_last_evaluation_that_is_not_after_it(ragged: xr.Dataset) -> None:
