@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 import pytest
@@ -14,15 +15,15 @@ from jaxafl.device import compilation
 from jaxafl.engine import evaluate
 from jaxafl.models import Model
 
-TEST, VALIDATION = 1234, 60  # the test set is no multiple of a batch
+TEST, VALIDATION = 1234, 60  # the test set is no multiple of a batch, nor its rest of a piece
 
 
 @pytest.fixture
-def chosen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The batch size of each set of each evaluation that is compiled."""
-    sizes: list[int] = []
-    choose = evaluate._batch_size
-    monkeypatch.setattr(evaluate, "_batch_size", lambda *given: sizes.append(choose(*given)) or sizes[-1])
+def chosen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The sizes of each set of each evaluation that is compiled."""
+    sizes: list[tuple[int, int]] = []
+    choose = evaluate._sizes
+    monkeypatch.setattr(evaluate, "_sizes", lambda *given: sizes.append(choose(*given)) or sizes[-1])
     return sizes
 
 
@@ -44,15 +45,26 @@ def assert_same(one: xr.Dataset, other: xr.Dataset) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="batches are evaluated in pieces on CPUs only")
+def test_evaluating_a_batch_in_pieces_changes_no_result(chosen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where results of a whole one leave the cache of a CPU."""
+    whole = evaluated()
+    monkeypatch.setattr(evaluate, "CACHE", 1000)
+    pieces = evaluated()
+    assert chosen == [(500, 500), (VALIDATION, VALIDATION), (500, 50), (VALIDATION, 50)]
+    assert_same(pieces, whole)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", (None, 2**40, 2**20, 1))
 def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
     memory: int | None, chosen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many samples as an eighth of the memory holds, and about as many in each batch."""
-    expected = {None: 500, 2**40: TEST, 2**20: 247, 1: 1}[memory]
+    expected = {None: 412, 2**40: TEST, 2**20: 247, 1: 1}[memory]
     whole = evaluated()
     monkeypatch.setattr(evaluate, "available_bytes", lambda: memory)
     with monkeypatch.context() as patch:
         patch.setattr("jaxafl.device.hardware._as_accelerator", True)
         assert_same(evaluated(), whole)
-    assert chosen[-2] == expected
+    assert chosen[-2] == (expected, expected)

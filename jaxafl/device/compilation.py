@@ -35,7 +35,6 @@ from jaxafl.device.hardware import on_cpu
 from jaxafl.options import UserError
 
 _KEPT = 64
-_AT_ONCE = 0.4  # share of all results of a forward pass that are in memory at once
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
 """Settings of JAX that change the numbers of a program."""
 _programs: OrderedDict[Any, Any] = OrderedDict()
@@ -143,13 +142,16 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def bytes_at_once(function: Callable[..., Any], *arguments: Any) -> float:
-    """Estimates the bytes of results that a function holds in memory at once, from its trace with 4 bytes a number."""
-    results = 0
+def results_of(function: Callable[..., Any], *arguments: Any) -> list[tuple[str, int]]:
+    """Returns the name of every operation of a traced function and the bytes of its results, with 4 bytes a number.
+
+    Loops and calls have 0 bytes; their operations follow.
+    """
+    found = []
     for equation in equations(jax.make_jaxpr(function)(*arguments).jaxpr):
-        if not list(jaxprs_in_params(equation.params)):
-            results += sum(4 * one.aval.size for one in equation.outvars if hasattr(one.aval, "size"))
-    return _AT_ONCE * results
+        shapes = [] if list(jaxprs_in_params(equation.params)) else [one.aval for one in equation.outvars]
+        found.append((equation.primitive.name, sum(4 * shape.size for shape in shapes if hasattr(shape, "size"))))
+    return found
 
 
 def products(jaxpr: Any) -> Iterator[int]:

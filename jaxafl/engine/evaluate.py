@@ -18,12 +18,12 @@ from jaxafl.client import Client, filled, shared_of
 from jaxafl.data.form import DataForm, kind_of_sample
 from jaxafl.data.held_out import gather_held_out
 from jaxafl.device import buffers, compiled, on_device, on_host
-from jaxafl.device.compilation import bytes_at_once
+from jaxafl.device.compilation import results_of
 from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.device.keys import drawing_key, jax_key
 from jaxafl.engine.devices import on_first_device
 from jaxafl.engine.members import over_members
-from jaxafl.engine.problem import BATCH, DeviceData, Problem, Program
+from jaxafl.engine.problem import AT_ONCE, BATCH, DeviceData, Problem, Program
 from jaxafl.engine.state import State, Version
 from jaxafl.models.metrics import CONFUSION
 from jaxafl.models.model import Batch, Outputs, predictions_of
@@ -36,6 +36,7 @@ Clients = tuple[Array, Array]
 """Clients that are evaluated on their own samples: int32 [n], the index of each sample's client (C for none), and int32
 [C], the number of samples of each."""
 _GRADIENT_PIECE = 256  # samples of one gradient evaluation
+_PIECE, CACHE = 50, 24 * 2**20  # on a CPU: samples evaluated at once, if the results of a batch exceed CACHE bytes
 _SAMPLES = 0xFFFFFFF4  # folded into the key of a server step, for the samples of its gradients
 
 
@@ -181,9 +182,10 @@ def evaluate_members(
         program, own_set, device, clients: see `evaluate`.
         model: of all members, each leaf [P, ...].
     """
-    count = 1 if on_cpu() else len(jax.tree.leaves(model)[0])
-    one = functools.partial(evaluate, program, own_set, count, device, clients)
-    return jax.lax.map(one, model) if on_cpu() else over_members(one, count, (0,), 0)(model)
+    count = len(jax.tree.leaves(model)[0])
+    together = 1 if on_cpu() else count
+    one = functools.partial(evaluate, program, own_set, together, device, clients)
+    return jax.lax.map(one, model) if together < count else over_members(one, count, (0,), 0)(model)
 
 
 def with_test_sets(found: dict[str, Any], further: int, stack: Callable[[list[Any]], Any]) -> dict[str, Any]:
@@ -357,25 +359,39 @@ def _summed(
 ) -> tuple[Sums, Sums | None]:
     """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples."""
 
-    def batch(rows: Array) -> tuple[Sums, Sums | None]:
+    def one(rows: Array) -> Sums:
         batch, key = batch_of(program, fetch, rows, count)
         outputs, _ = program.model.bound(frozen)(*model[:2], batch, key, False)
-        values = jax.tree.map(lambda value: jnp.where(batch.mask, value, 0), _values(outputs))
+        return jax.tree.map(lambda value: jnp.where(batch.mask, value, 0), _values(outputs))
+
+    size, piece = _sizes(members, count, one)
+
+    def batch(rows: Array) -> tuple[Sums, Sums | None]:
+        if piece < size:
+            pieces = jnp.pad(rows, (0, -size % piece), constant_values=count).reshape(-1, piece)
+            values = jax.tree.map(lambda value: value.ravel()[:size], jax.lax.map(one, pieces))
+        else:
+            values = one(rows)
         return jax.tree.map(jnp.sum, values), values if each else None
 
-    size = _batch_size(members, count, batch)
     return jax.lax.map(batch, jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size))
 
 
-def _batch_size(members: int, count: int, batch: Callable[[Array], Any]) -> int:
-    """Returns the number of samples that are evaluated at once: on an accelerator as many as an eighth of its memory
-    holds."""
-    size, memory = min(BATCH, count), None if on_cpu() else available_bytes()
-    if memory is None:
-        return size
-    kept = members * bytes_at_once(batch, jax.ShapeDtypeStruct((size,), jnp.int32))
-    most = max(1, int(size * memory / 8 / kept))
-    return -(-count // -(-count // most))
+def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:
+    """Returns the numbers of samples whose losses are summed at once, and that are evaluated at once.
+
+    On an accelerator both are the number that an eighth of its memory holds. On a CPU, samples are evaluated in pieces
+    whose results stay in its cache. The products of one step of a recurrent network are too small to be divided.
+    """
+    size = min(BATCH, count)
+    names, results = zip(*results_of(one, jax.ShapeDtypeStruct((size,), jnp.int32)), strict=True)
+    if on_cpu():
+        recurrent = {"scan", "while"} & {*names}
+        return size, min(_PIECE, size) if max(results) > CACHE and not recurrent else size
+    memory, kept = available_bytes(), members * AT_ONCE * sum(results)
+    most = max(1, int(size * memory / 8 / kept)) if memory else size
+    even = -(-count // -(-count // most))
+    return even, even
 
 
 def batch_outputs(

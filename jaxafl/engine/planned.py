@@ -25,12 +25,12 @@ from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
 from jaxafl.device import on_device
 from jaxafl.device.buffers import num_bytes, shared_size
-from jaxafl.device.compilation import bytes_at_once
+from jaxafl.device.compilation import results_of
 from jaxafl.device.hardware import available_bytes, on_cpu
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan
-from jaxafl.engine.problem import Problem, Shapes, Speed
+from jaxafl.engine.problem import AT_ONCE, Problem, Shapes, Speed
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Batch
 from jaxafl.options import UserError, check_whole
@@ -299,7 +299,8 @@ def lanes_in_memory(problem: Problem, members: int = 1) -> int:
     def loss(params: Any, state: Any, batch: Batch, key: Any, frozen: Any) -> Any:
         return model.bound(frozen)(params, state, batch, key, True)[0].loss
 
-    lane = 3.0 * num_bytes(params) + bytes_at_once(loss, params, state, batch, key, model.held(batch))
+    results = sum(size for _, size in results_of(loss, params, state, batch, key, model.held(batch)))
+    lane = 3.0 * num_bytes(params) + AT_ONCE * results
     return max(1, int(memory / 2 / lane / members))
 
 

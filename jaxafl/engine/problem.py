@@ -26,6 +26,8 @@ Array = jax.Array
 Observe = Callable[[Tree], dict[str, Array]]
 BATCH = 500  # samples whose losses are summed at once in an evaluation, unless the memory of an accelerator decides
 
+AT_ONCE = 0.4  # share of all results of a forward pass that are in memory at once
+
 
 class Hyperparameters(NamedTuple):
     """Client and server, whose numeric options are arguments of the compiled program."""
