@@ -300,7 +300,9 @@ class Simulation(Stepwise, Summarised):
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
         client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
-        device = put_data(self.data, parts["model"], mesh, self.evaluates_own(recording))
+        owners = self.data.test_clients is not None or self.data.validation is not None
+        owned = "local_accuracy" in recording.diagnostics or (client.personal is not None and owners)
+        device = put_data(self.data, parts["model"], mesh, owned)
         return Problem(**parts, hyperparameters=numbers, device=device, seed=seed, recording=recording, mesh=mesh)
 
     def citation(self) -> str:
@@ -351,11 +353,6 @@ class Simulation(Stepwise, Summarised):
     def traffic(self) -> Traffic:
         """Returns the bytes of an update and of a model that are sent."""
         return traffic(self.client, *shapes_of_model(self.model.at(self.precision), self.data.form))
-
-    def evaluates_own(self, recording: Recording) -> bool:
-        """Returns True if models of clients are evaluated on their held-out samples."""
-        held_out = self.data.test_clients is not None or self.data.validation is not None
-        return "local_accuracy" in recording.diagnostics or (self.client.personal is not None and held_out)
 
     def recording(self, observe: Any = None, diagnostics: Any = (), metrics: Any = None) -> Recording:
         """Returns the checked records of a run."""

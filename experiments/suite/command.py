@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments.suite import report, running
 from experiments.suite.experiment import SCALES, Experiment
-from jaxafl.device import make_cpu_devices
+from jaxafl.device.hardware import make_cpu_devices
 from jaxafl.options import UserError
 from jaxafl.readers.replacing import replacing
 

@@ -16,7 +16,7 @@ import jax
 from tyro.conf import Positional
 
 from jaxafl.cli.catalogue import offered
-from jaxafl.device import host_bytes
+from jaxafl.device.hardware import host_bytes
 from jaxafl.readers import phones
 from jaxafl.readers.directory import data_directory
 from jaxafl.readers.download import PLACES, download

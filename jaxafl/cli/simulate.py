@@ -20,7 +20,8 @@ from jaxafl.callbacks.stopping import check_target
 from jaxafl.callbacks.store import check_folder, log_info
 from jaxafl.cli.line import Compare, Line, Run, Shared, Sweep, Tune, axes_of, flags_of, make_simulation, parse
 from jaxafl.cli.show import show_result
-from jaxafl.device import keep_programs, make_cpu_devices
+from jaxafl.device.compilation import keep_programs
+from jaxafl.device.hardware import make_cpu_devices
 from jaxafl.options import UserError, user_errors
 from jaxafl.results.failures import FailedRun, failures
 from jaxafl.simulation import Simulation

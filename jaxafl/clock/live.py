@@ -14,8 +14,8 @@ from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.options import check_durations
 from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused
-from jaxafl.device import host_bytes
 from jaxafl.device.compilation import check_untraced
+from jaxafl.device.hardware import host_bytes
 from jaxafl.options import UserError, check_number, check_options, check_whole
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected

@@ -7,20 +7,16 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from jaxafl.device.buffers import Rows, weighted_sum
 from jaxafl.device.compilation import (
     compiled,
-    equations,
-    keep_programs,
     on_device,
     on_host,
 )
 from jaxafl.device.hardware import (
     devices_of,
     float64_on_cpu,
-    host_bytes,
-    make_cpu_devices,
 )
-from jaxafl.device.rows import Rows, weighted_sum
 from jaxafl.options import UserError, shown
 
 __all__ = [
@@ -28,11 +24,7 @@ __all__ = [
     "as_arrays",
     "compiled",
     "devices_of",
-    "equations",
     "float64_on_cpu",
-    "host_bytes",
-    "keep_programs",
-    "make_cpu_devices",
     "on_device",
     "on_host",
     "weighted_sum",

@@ -1,4 +1,4 @@
-"""Buffers of parameters: the ring of past global models, the update store, per-client rows.
+"""Buffers of parameters: the ring of past global models, the update store, tables with a row per client.
 
 A buffer is a pytree whose leaves have a leading row axis. One row is read or written by a dynamic slice at a
 non-negative index, which XLA executes in place inside a loop. Several rows are moved by one gather or scatter.
@@ -6,6 +6,7 @@ non-negative index, which XLA executes in place inside a loop. Several rows are 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -76,3 +77,58 @@ def num_bytes(tree: Tree) -> int:
 def expand(mask: Array, leaf: Array) -> Array:
     """Returns the mask with trailing axes of length 1, to broadcast against a leaf."""
     return mask.reshape(mask.shape + (1,) * (leaf.ndim - mask.ndim))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """Table with one row of parameters per client.
+
+    Attributes:
+        tree: each leaf [N, ...].
+        count: N.
+    """
+
+    tree: Tree
+    count: int = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def filled(cls, row: Tree, count: int) -> Rows:
+        """Constructs a table in which every client has the row `row`."""
+        return cls(jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), row), count)
+
+    def read(self, client: Array) -> Tree:
+        """Returns the row of a client."""
+        return read(self.tree, client)
+
+    def read_many(self, clients: Array) -> Tree:
+        """Returns rows of several clients, [A, ...]."""
+        return read_many(self.tree, clients)
+
+    def write_many(self, clients: Array, mask: Array | None, rows: Tree) -> Rows:
+        """Returns the table with the rows of clients [A] replaced if `mask` is True; see `write_many`."""
+        return dataclasses.replace(self, tree=write_many(self.tree, clients, mask, rows))
+
+    def replace(self, mask: Array, new: Tree) -> Rows:
+        """Returns the table with rows replaced by `new` if `mask` is True.
+
+        Args:
+            mask: bool [N].
+            new: each leaf [N, ...], or [1, ...] with one row for all clients.
+        """
+        chosen = jax.tree.map(lambda old, rows: jnp.where(expand(mask, old), rows, old), self.tree, new)
+        return dataclasses.replace(self, tree=chosen)
+
+    def weighted_sum(self, weights: Array) -> Tree:
+        """Computes Σ_i weights[i] row_i."""
+        return weighted_sum(weights, self.tree)
+
+
+def weighted_sum(weights: Array, rows: Tree) -> Tree:
+    """Computes Σ_a weights[a] rows[a], leaf by leaf."""
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1), rows)
+
+
+def squares(rows: Tree) -> Array:
+    """Computes ‖row_a‖² [A], over all leaves as one vector."""
+    return jnp.asarray(sum(jnp.sum(jnp.square(leaf), axis=range(1, leaf.ndim)) for leaf in jax.tree.leaves(rows)))

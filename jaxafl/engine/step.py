@@ -14,9 +14,8 @@ import optax
 
 from jaxafl.client import Client, filled, shared_of
 from jaxafl.device import buffers
-from jaxafl.device.buffers import expand
+from jaxafl.device.buffers import expand, squares
 from jaxafl.device.keys import jax_key, pack, per_step, unpack
-from jaxafl.device.rows import squares
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.evaluate import gradient_sum, owned_sums, server_gradient
 from jaxafl.engine.plan import Steps

@@ -24,7 +24,8 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
     """
     if "failed_step" not in result.variables:
         step, client = int(result.attrs.get("failed_step", -1)), int(result.attrs.get("failed_client", -1))
-        return ("", 1) if step < 0 else (one_failure(step, client), 0)
+        where = f"the parameters stopped being finite {place_of(step, client)}; the result ends there"
+        return ("", 1) if step < 0 else (f"{where}. {_ADVICE}", 0)
     steps = result["failed_step"]
     failed = int((steps >= 0).sum())
     words = f"the parameters of {failed} of {steps.size} runs stopped being finite; their results end there"
@@ -36,11 +37,6 @@ def place_of(step: int, client: int) -> str:
     return f"at server step {step}" + (f", after an update of client {client}" if client >= 0 else "")
 
 
-def one_failure(step: int, client: int) -> str:
-    """Returns the message about a run that failed at a server step, with an update of a client."""
-    return f"the parameters stopped being finite {place_of(step, client)}; the result ends there. {_ADVICE}"
-
-
 def warned(outcome: T, stacklevel: int = 4) -> T:
     """Warns about failed runs, and returns the outcome of a run or a sweep.
 
@@ -48,9 +44,7 @@ def warned(outcome: T, stacklevel: int = 4) -> T:
         outcome: a result, or the value of `train`.
         stacklevel: frames up to the user's call, for the warning.
     """
-    one: Any = outcome
-    failure = getattr(one, "failure", None)
-    message = one_failure(*failure) if failure else failures(one)[0] if hasattr(one, "variables") else ""
-    if message:
+    result: Any = outcome if hasattr(outcome, "variables") else getattr(outcome, "dataset", None)
+    if result is not None and (message := failures(result)[0]):
         warnings.warn(message, FailedRun, stacklevel=stacklevel)
     return outcome

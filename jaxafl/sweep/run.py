@@ -19,7 +19,8 @@ from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
 from jaxafl.callbacks.hooks import Interrupts, Labelled, SharedOptions
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
-from jaxafl.device import devices_of, host_bytes
+from jaxafl.device import devices_of
+from jaxafl.device.hardware import host_bytes
 from jaxafl.engine.check import evaluation_interval
 from jaxafl.engine.problem import Observe, Speed
 from jaxafl.options import UserError, check_whole, named, shown

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("safetensors", reason="safetensors is not installed (the bert extra)")
 
-from jaxafl.device import equations
+from jaxafl.device.compilation import equations
 from jaxafl.models.networks.bert import BertConfig, BertEncoder, bert, read_config
 from tests import tiny_bert
 from tests.tiny_bert import batch_of, losses, made, started, tokens

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import xarray as xr
 
 from jaxafl.clock.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
@@ -43,12 +42,11 @@ def summary(lines: Lines) -> Html:
         ages = [staleness_of(line.runs) for line in lines]
         columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
         columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
-    for way in ("up", "down"):
-        if f"bytes_{way}" in known:
-            columns[f"MB {way}"] = _means(lines, functools.partial(_megabytes, name=f"bytes_{way}"), ",.4g")
-    for name, unit in {"joules": "energy (J)", "grams": "carbon (g)"}.items():
+    costs = {"MB up": "bytes_up", "MB down": "bytes_down", "energy (J)": "joules", "carbon (g)": "grams"}
+    for title, name in costs.items():
         if name in known:
-            columns[unit] = _means(lines, lambda run, name=name: run[name].values.sum(), ",.4g")  # type: ignore[misc]
+            unit = AXES["bytes"].scale if title.startswith("MB") else 1.0
+            columns[title] = _means(lines, lambda run, name=name, unit=unit: run[name].values.sum() / unit, ",.4g")  # type: ignore[misc]
     noise = [_epsilon(line) for line in lines]
     columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
@@ -112,11 +110,6 @@ def _spread(lines: Lines, metric: str, at: At | None = None) -> list[Cell]:
 def _means(lines: Lines, of: Callable[[Any], float], form: str) -> list[Cell]:
     """Returns the mean of a number over the runs of each line."""
     return [_number(float(np.mean([of(run) for run in line.runs])), form) for line in lines]
-
-
-def _megabytes(run: xr.Dataset, name: str) -> float:
-    """Returns the sum of a variable of bytes in MB."""
-    return float(run[name].sum()) / AXES["bytes"].scale
 
 
 def _epsilon(line: Line) -> float:

@@ -28,7 +28,7 @@ class Aggregate(Part):
     steps do not reach it.
 
     Attributes:
-        linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.rows`. Devices
+        linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.buffers`. Devices
             that share a run then exchange sums instead of all updates.
         meanings: descriptions of diagnostics, by name, for the result.
     """

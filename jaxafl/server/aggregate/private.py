@@ -12,8 +12,8 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.device import weighted_sum
+from jaxafl.device.buffers import squares
 from jaxafl.device.keys import drawing_key
-from jaxafl.device.rows import squares
 from jaxafl.options import Number, UserError, number
 from jaxafl.server.aggregate.contract import Aggregate, Combined
 from jaxafl.server.contract import Array, Arrivals, Tree, counts

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.device.rows import squares
+from jaxafl.device.buffers import squares
 from jaxafl.options import Number, number
 from jaxafl.server.contract import STARTS, Array, Arrivals, Outcome, Server, Tree, counts, norm, stepped
 
