@@ -35,6 +35,7 @@ def test_senders_are_drawn_by_index_within_their_group(rho: float | None) -> Non
     assert (abs(found - count * p) < 5 * np.sqrt(count * p)).all()
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_its_client_is_next() -> None:
     """From any time on, with repetitions; runs of clients that never send do not arrive."""
     count, clients = 9, np.arange(CLIENTS)

@@ -134,6 +134,7 @@ def test_the_curves_are_those_of_the_result(tmp_path: pathlib.Path) -> None:
     assert {view.partition("|")[0] for view in figure["views"]} == metrics
 
 
+@pytest.mark.slow
 def test_a_sweep_over_two_options_has_a_heat_map_per_metric(tmp_path: pathlib.Path) -> None:
     one = sweep()
     both = xr.concat([one, one.assign(accuracy=one.accuracy + 0.01)], "client.steps").assign_coords(
@@ -174,6 +175,7 @@ def test_runs_that_failed_stopped_or_have_not_run_are_told(tmp_path: pathlib.Pat
     assert "has not run" in page({"good": run(), "late": waiting}, tmp_path).text
 
 
+@pytest.mark.slow
 def test_the_paired_table_is_that_of_the_comparison(tmp_path: pathlib.Path) -> None:
     found = comparison()
     text = page(found, tmp_path, reference="b").text

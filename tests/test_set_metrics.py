@@ -50,6 +50,7 @@ def simulation(model: afl.models.Model = LOGISTIC, data: Any = HELD_OUT) -> afl.
     return classifier(data=data, model=model, client=client, clock=clock)
 
 
+@pytest.mark.slow
 def test_a_mean_computed_from_outputs_is_the_metric_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "BATCH", 7)  # which divides no set
     sim = simulation()

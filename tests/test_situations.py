@@ -113,6 +113,7 @@ class Normed(nn.Module):
         return nn.Dense(3)(nn.BatchNorm(use_running_average=not train, momentum=0.9)(nn.Dense(8)(x)))
 
 
+@pytest.mark.slow
 def test_a_warm_start_takes_the_statistics():
     model = afl.models.from_linen(Normed())
     trained = simulation(model=model).train(20, eval_every=20)
@@ -131,6 +132,7 @@ class Named(nn.Module):
         return nn.Dense(3)(jnp.concatenate([image.reshape(len(image), -1), table], -1))
 
 
+@pytest.mark.slow
 def test_inputs_by_name_and_pickled_simulations():
     x = {"image": X.reshape(80, 5, 1, 1), "table": X}
     sim = simulation(afl.data.from_arrays(x, Y, IDS, test_fraction=0.2), afl.models.from_linen(Named()))
@@ -141,6 +143,7 @@ def test_inputs_by_name_and_pickled_simulations():
     assert again.run(3).identical(sim.run(3)) or (again.run(3).loss.values == sim.run(3).loss.values).all()
 
 
+@pytest.mark.slow
 def test_clients_with_given_test_sets():
     own = {"bob": (X[:10], Y[:10]), "ann": (X[10:40], Y[10:40])}
     data = afl.data.from_clients(own, test={"ann": (X[40:44], Y[40:44]), "bob": (X[50:56], Y[50:56])})
@@ -201,6 +204,7 @@ def test_local_training_alone_is_that_of_each_client_alone():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-4, 1e-6), trained.client_params(one), expected)
 
 
+@pytest.mark.slow
 def test_a_second_phase_takes_the_model_and_the_moments():
     server = afl.server.fedopt(optax.adam, learning_rate=0.01)
     rounds = simulation(server=server, clock=synchronous())

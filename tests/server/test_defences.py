@@ -180,6 +180,7 @@ MU2 = {
 }
 
 
+@pytest.mark.slow
 def test_weighted_medians_by_hand() -> None:
     points, weights = jnp.array([[3.0, 0.0], [1.0, 5.0], [2.0, 5.0]]), jnp.array([2.0, 1.0, 1.0])
     np.testing.assert_array_equal(weighted_median(points, weights), [3, 5])  # half of all does not exceed half
