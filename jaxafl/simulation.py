@@ -212,10 +212,11 @@ class Simulation(Stepwise, Summarised):
             OSError, MemoryError: `save` or `folder` cannot be written; the run does not fit.
         """
         options: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
-        path = results.check_path(save, results.BEGINS)
+        if save is not None:
+            results.check_path(save, results.BEGINS)
         dataset = self._run(server_steps, lambda trained: self.result(trained, seed), options)
-        if path is not None:
-            results.save(dataset, path)
+        if save is not None:
+            results.save(dataset, save)
         return dataset
 
     def train(self, server_steps: int | None = None, **options: Unpack[RunOptions]) -> Trained:

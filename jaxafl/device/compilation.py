@@ -25,15 +25,16 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax.extend.core import jaxprs_in_params
 
 from jaxafl.device.hardware import on_cpu
-from jaxafl.options import UserError
+from jaxafl.options import UserError, shown
 
+T = TypeVar("T")
 _KEPT = 64
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
 """Settings of JAX that change the numbers of a program."""
@@ -181,6 +182,40 @@ def check_untraced(leaves: Any = None) -> None:
 def on_device(tree: Any) -> Any:
     """Copies every array of a tree to the device; unlike `jnp.asarray`, it compiles nothing for a new shape."""
     return jax.device_put(tree)
+
+
+def as_arrays(tree: T, dtype: Any) -> T:
+    """Converts every numeric leaf to an array on the device.
+
+    Floats get `dtype`. Integers get int32 or uint32, or int64 if `dtype` is float64. No leaf depends on x64 being
+    enabled.
+
+    Raises:
+        UserError: an integer has too many bits, or a float is beyond the range of `dtype`.
+    """
+
+    def convert(path: Any, leaf: Any) -> Any:
+        array = np.asarray(leaf)  # has dtype object for an integer of more than 64 bits
+        kind = array.dtype.kind
+        if kind not in "fiub" and not isinstance(leaf, int):
+            raise TypeError(f"{leaf!r} is not a number: declare the option that holds it with jaxafl.options.static()")
+        if kind == "b":
+            return on_device(array)
+        types: tuple[Any, ...] = (np.int32, np.int64 if dtype == np.float64 else np.uint32)
+        types = (np.uint32, *types) if kind == "u" else (dtype,) if kind == "f" else types
+        limits: Any = np.finfo if kind == "f" else np.iinfo
+        finite = array[np.isfinite(array)] if kind == "f" else array
+        least, most = (finite.min(), finite.max()) if finite.size else (0, 0)
+        fitting = [one for one in types if limits(one).min <= least and most <= limits(one).max]
+        if not fitting:
+            name = jax.tree_util.keystr(path).lstrip(".") or "a number"
+            raise UserError(
+                f"{name}: {shown(leaf)} does not fit into {' or '.join(np.dtype(one).name for one in types)}, and "
+                "would become another number: write 1e10 for 10**10, and declare a key or a seed as a `static` option"
+            )
+        return on_device(array.astype(fitting[0]))
+
+    return jax.tree_util.tree_map_with_path(convert, tree)
 
 
 def on_host(tree: Any) -> Any:
