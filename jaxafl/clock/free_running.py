@@ -40,7 +40,8 @@ class Rules(NamedTuple):
 
 
 def _delivers(clock: free_running) -> Delivery:
-    replies = clock.arrivals(1) is not None and clock.composed.begins.by_arrival
+    # whether steps may differ in their arrivals, whatever a subclass promises
+    replies = free_running.arrivals(clock, 1) is not None and clock.composed.begins.by_arrival
     return _STARTS | clock.composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
 
 
