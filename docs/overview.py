@@ -62,7 +62,7 @@ def reads(sim: afl.Simulation, server: afl.Server) -> list[str]:
     columns = {"delta": rows, "base": base, "samples": real, "loss": real, "step": jnp.int32(0), "time": jnp.zeros(())}
     columns |= {"mask": whole > 0, "key": jax.random.key(0)}
     integers = ("client", "multiplicity", "kind", "staleness", "local_steps")
-    own = sim.schedule(1).columns
+    own = sim.compute_schedule(1, 0).columns  # of servers that reply, too
     columns["columns"] = {name: jnp.asarray(values[0]) for name, values in own.items()}
     arrivals = Arrivals(**columns, **dict.fromkeys(integers, whole))
     params = {"w": jnp.zeros(_SHAPE)}

@@ -92,7 +92,8 @@ def reads(duration: Any, num_clients: int) -> set[str]:
         return draw_of(rest, rest.prepare(stream_keys(seed_key(0), duration), num_clients), run)
 
     with float64_on_cpu():
-        whole, seconds = jnp.int32(0), jnp.float64(0)
+        whole: Any = jax.ShapeDtypeStruct((), jnp.int32)
+        seconds: Any = jax.ShapeDtypeStruct((), jnp.float64)
         traced = jax.make_jaxpr(draw)(Run(whole, whole, whole, seconds, seconds)).jaxpr
     used = {id(one) for equation in traced.eqns for one in equation.invars} | {*map(id, traced.outvars)}
     return {name for name, one in zip(Run._fields, traced.invars, strict=True) if id(one) in used}
