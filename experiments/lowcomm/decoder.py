@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -191,6 +192,14 @@ EXPERIMENT = Experiment(
         "counted at its arrival."
     ),
 )
+
+
+def against(cost: str) -> Experiment:
+    """Returns the experiment of the same runs whose figure shows the loss against a cost, `SENT` or `ENERGY`."""
+    shown = {name: one for name, one in EXPERIMENT.measures.items() if name == PERPLEXITY or name.startswith(cost)}
+    title = f"Low-communication training: the decoder against {cost}"
+    return dataclasses.replace(EXPERIMENT, title=title, measures=shown, claims=(), curve=("loss", NAMES[cost]))
+
 
 if __name__ == "__main__":
     main(EXPERIMENT)

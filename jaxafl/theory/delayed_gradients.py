@@ -72,7 +72,7 @@ def audg(
     A = Σλ_i E[τ_i] and B = Σλ_i E[τ_i³/3 + 3τ_i²/2 + 13τ_i/6]. τ_i is the age of a client's model, and of its gradient
     at the arrival (`theory.staleness.bernoulli(age="model")`). Two terms fall neither with T nor with η, so the bound
     is informative only for short delays and few absent clients. With c the factor of η², the bound is smallest at
-    η³ = R²/(4cT), or at 1/L if that is smaller. It predicts no speed-up with more clients, and nor does `psurdg`.
+    η³ = R²/(4cT), or at 1/L if that is smaller. Neither bound of the paper predicts a speed-up with more clients.
 
     Args:
         server_steps, learning_rate, distance, smoothness, strong_convexity, optimum_spread: see `sfl`.
