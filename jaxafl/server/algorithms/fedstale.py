@@ -20,12 +20,13 @@ from jaxafl.server.scheduled import Rate
 
 
 class FedStaleState(NamedTuple):
-    """Remembered updates, their weighted sum, the weights of the clients, and how often they took part."""
+    """Remembered updates, their weighted sum, the weights of the clients, and their numbers of server steps."""
 
     table: Rows  # h_i, the last update of client i, 0 before the first
     mean: Tree  # Σ_i α_i h_i, shaped like the parameters
     weights: Array  # float [N], α_i
     counts: Array  # int32 [N], server steps in which client i took part
+    steps: Array  # int32, all server steps, those of an earlier phase too
 
 
 class fedstale(Server):
@@ -84,18 +85,18 @@ class fedstale(Server):
         nothing = jax.tree.map(jnp.zeros_like, params)
         size = samples if self.weights == "samples" else jnp.ones_like(samples)
         counts = jnp.zeros(len(samples), jnp.int32)
-        return FedStaleState(Rows.filled(nothing, len(samples)), nothing, size / jnp.sum(size), counts)
+        return FedStaleState(Rows.filled(nothing, len(samples)), nothing, size / jnp.sum(size), counts, jnp.int32(0))
 
     def update(self, params: Tree, state: FedStaleState, arrivals: Arrivals) -> Outcome:
         entered = enter(state.table, arrivals, arrivals.delta)
         weight = jnp.where(arrivals.mask, state.weights[arrivals.client], 0)
         takes_part = jnp.zeros_like(state.counts).at[arrivals.client].max(arrivals.mask.astype(jnp.int32))
-        counts = state.counts + takes_part
+        counts, steps = state.counts + takes_part, state.steps + 1
         known = jnp.asarray(counts if self.estimate else self.table, weight.dtype)
-        known = known / (arrivals.step + 1) if self.estimate else known
+        known = known / steps if self.estimate else known
         probability = jnp.where(arrivals.mask, known[arrivals.client], 1)
         fresh = entered.change(weight / probability, self.memory)
         step = stepped(fresh, self.memory, state.mean)
         mean = jax.tree.map(jnp.add, state.mean, entered.change(weight))
-        after = FedStaleState(entered.table, mean, state.weights, counts)
+        after = FedStaleState(entered.table, mean, state.weights, counts, steps)
         return Outcome(stepped(params, self.learning_rate, step), after, weights=weight)

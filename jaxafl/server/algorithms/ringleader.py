@@ -24,6 +24,7 @@ class RingleaderState(NamedTuple):
     table: Rows  # mean update of client i on side s in row 2i + s
     counts: Array  # int32 [2N], number b of updates in each row
     mean: Tree  # (1/N) Σ_i of the rows of each side, each leaf [2, ...]
+    steps: Array  # int32, server steps, N in a round
 
 
 class ringleader(Server):
@@ -55,11 +56,11 @@ class ringleader(Server):
     def init(self, params: Tree, samples: Array) -> RingleaderState:
         nothing, rows = jax.tree.map(jnp.zeros_like, params), 2 * len(samples)
         sides = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), nothing)
-        return RingleaderState(Rows.filled(nothing, rows), jnp.zeros(rows, jnp.int32), sides)
+        return RingleaderState(Rows.filled(nothing, rows), jnp.zeros(rows, jnp.int32), sides, jnp.int32(0))
 
     def update(self, params: Tree, state: RingleaderState, arrivals: Arrivals) -> Outcome:
         clients = len(state.counts) // 2  # also the number of server steps in a round
-        now = arrivals.step // clients % 2  # side of this round
+        now = state.steps // clients % 2  # side of this round
         side = jnp.where(arrivals.kind == _STORED, 1 - now, now)
         row = 2 * arrivals.client + side
         before, last = in_turn(jnp.where(arrivals.mask, row, -1))
@@ -80,11 +81,12 @@ class ringleader(Server):
         sides = [entered.change((side == one) / clients) for one in range(2)]
         mean = jax.tree.map(lambda old, *changes: old + jnp.stack(changes), state.mean, *sides)
         params = stepped(params, self.learning_rate, jax.tree.map(lambda leaf: leaf[now], mean))
-        ends = (arrivals.step + 1) % clients == 0
+        ends = (state.steps + 1) % clients == 0
         left = ends & (jnp.arange(2) == now)  # the table of a round that ends is emptied
         after = RingleaderState(
             entered.table,
             jnp.where(jnp.tile(left, clients), 0, counts),
             jax.tree.map(lambda leaf: jnp.where(buffers.expand(left, leaf), 0, leaf), mean),
+            state.steps + 1,
         )
         return Outcome(params, after)
