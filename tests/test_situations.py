@@ -221,9 +221,9 @@ def test_a_server_counts_the_steps_of_an_earlier_phase():
     """Rounds of all clients with full batches: two phases of three are one of six."""
     client = afl.Client(learning_rate=0.1, steps=2, batch_size=None)
     sim = simulation(client=client, server=afl.server.fedstale(estimate=True), clock=synchronous())
-    first, _ = sim.step(sim.init(0, 3), 3)
-    twice, _ = sim.step(sim.init(0, 3, start=first), 3)
-    whole, _ = sim.step(sim.init(0, 6), 6)
+    first, _ = sim.step(sim.init(0, 6), 3)
+    twice, _ = sim.step(sim.init(0, 6, start=first), 3)
+    whole, _ = sim.step(first, 3)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-5, 1e-7), twice.params, whole.params)
 
 
