@@ -81,7 +81,7 @@ class every(Closes):
     windows: Interval = static(default="constant")
     buffer: int | None = static(default=None)
 
-    delivers: ClassVar[Delivery] = Delivery.EMPTY
+    delivers = Delivery.EMPTY
 
     def full(self, taken: Sequence[LocalRun]) -> bool:
         return self.buffer is not None and len(taken) >= self.buffer
@@ -146,7 +146,7 @@ class refuse(Bound):
 
     staleness: int | Literal["sqrt"] = static()
 
-    takes_all: ClassVar[bool] = False
+    takes_all = False
 
     def at(self, version: int) -> int:
         """Returns R at a version."""
@@ -163,7 +163,7 @@ class stop(refuse):
         staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at version t.
     """
 
-    stops: ClassVar[bool] = True
+    stops = True
 
     def settles(self, fleet: Fleet) -> None:
         if fleet.stepped == fleet.now:  # else no run has become staler
@@ -177,8 +177,8 @@ class wait(refuse):
         staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at the version t that the step makes.
     """
 
-    takes_all: ClassVar[bool] = True
-    waits: ClassVar[bool] = True
+    takes_all = True
+    waits = True
 
     def refuses(self, fleet: Fleet, run: LocalRun) -> bool:
         return False
@@ -223,7 +223,7 @@ class at_arrival(Begins):
 class before_step(Begins):
     """Each arrival starts a client, from the version just before the arrival, as FADAS's Algorithm 1 literally says."""
 
-    newest: ClassVar[bool] = False
+    newest = False
 
     def arrives(self, fleet: Fleet, run: LocalRun) -> None:
         fleet.versions[run.run_id] = fleet.version
@@ -332,7 +332,7 @@ class at_rate(Begins):
     rate: Number = number(above=0)
     interval: Interval = static(default="poisson")
 
-    by_arrival: ClassVar[bool] = False
+    by_arrival = False
 
     def begin(self, fleet: Fleet, clock: Any) -> None:
         rate, most = float(self.rate), clock.in_flight(fleet.num_clients)
@@ -402,7 +402,7 @@ class within(Selects):
 
     hours: Duration = dataclasses.field()
 
-    always: ClassVar[bool] = True
+    always = True
 
     def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
         idle = fleet.idle = Awake(self.hours, fleet.num_clients, fleet.seed)

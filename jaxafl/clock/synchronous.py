@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -83,7 +83,7 @@ class synchronous(Clock):
     weights: Number | None = number(default=None, least=0, per_client=True, kw_only=True)
     sets: Recording = recording(default=None)
 
-    delivers: ClassVar[Delivery] = Delivery.MULTIPLE
+    delivers = Delivery.MULTIPLE
     order_free = ByOptions(True, lambda clock: not clock.varies)
     takes_all = ByOptions(True, lambda clock: clock.lost is None and not getattr(clock.hours, "loses", False))
 

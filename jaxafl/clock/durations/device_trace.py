@@ -6,7 +6,7 @@ import functools
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -148,7 +148,7 @@ class device_trace(Duration):
     distinct: bool = static(default=False, kw_only=True)
 
     terms = 7
-    references: ClassVar[tuple[str, ...]] = ("yang2021", "mao2017")
+    references = ("yang2021", "mao2017")
 
     @property
     def measured(self) -> Measured:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ class three_tier(Duration):
     split: Literal["client", "population"] = static(default="client")
 
     terms = 2
-    references: ClassVar[tuple[str, ...]] = ("wang2024fadas",)
+    references = ("wang2024fadas",)
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> tuple[Array, Array]:
         if self.split == "client":
@@ -100,7 +100,7 @@ class mac_network(Duration):
     spread: Literal["time", "speed"] = static(default="time")
     freeze: bool = static(default=True)
 
-    references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
+    references = ("wang2024defedavg",)
 
     @property
     def pause(self) -> float:
@@ -129,7 +129,7 @@ class transmission(Duration):
     sigma: Number = number(default=0.1, least=0)
 
     terms = 2
-    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
+    references = ("wang2022asyncfeded",)
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
         def factor(key: Array) -> Array:
@@ -155,7 +155,7 @@ class suspension(Duration):
     probability: Number = number(least=0, most=1)
 
     terms = 2
-    references: ClassVar[tuple[str, ...]] = ("wang2022asyncfeded",)
+    references = ("wang2022asyncfeded",)
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
         hits = share_of(prepared[0], run.client, run.run) < self.probability

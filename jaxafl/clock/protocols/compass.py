@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
 
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
@@ -60,9 +59,9 @@ class compass(Clock):
     tolerance: Number = number(default=1.5, least=1, kw_only=True)
     momentum: Number = number(default=0.9, least=0, most=1, kw_only=True)
 
-    references: ClassVar[tuple[str, ...]] = ("li2024",)
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
-    chooses_steps: ClassVar[bool] = True
+    references = ("li2024",)
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    chooses_steps = True
 
     def check(self, num_clients: int) -> None:
         if self.min_steps > self.max_steps:

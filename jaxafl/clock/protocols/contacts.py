@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 
@@ -44,9 +43,9 @@ class bernoulli(Clock):
     uploads: Recording = recording(default=None)
     downloads: Recording = recording(default=None)
 
-    references: ClassVar[tuple[str, ...]] = ("hao2025",)
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
-    takes_all: ClassVar[bool] = True
+    references = ("hao2025",)
+    delivers = Delivery.STALE | Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
+    takes_all = True
 
     def check(self, num_clients: int) -> None:
         check_recording(self, "uploads", (num_clients,), 1)
@@ -94,8 +93,8 @@ class interrupting(Clock):
     durations: Duration = dataclasses.field(kw_only=True)
     sets: Recording = recording(default=None)
 
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.PULLED | Delivery.PARTIAL
-    takes_all: ClassVar[bool] = True
+    delivers = Delivery.STALE | Delivery.PULLED | Delivery.PARTIAL
+    takes_all = True
 
     def check(self, num_clients: int) -> None:
         check_at_most(self.name, "contacted", self.contacted, num_clients)

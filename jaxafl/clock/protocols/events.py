@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -32,8 +32,8 @@ class every_buffer(Clock):
     durations: Duration = dataclasses.field(kw_only=True)
     buffers: int = static(default=2, kw_only=True)
 
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
-    takes_all: ClassVar[bool] = True
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    takes_all = True
 
     def check(self, num_clients: int) -> None:
         check_at_most(self.name, "buffers", self.buffers, num_clients)
@@ -69,7 +69,7 @@ class harmonic(Clock):
     batch: Number = number(default=0.0, least=0, kw_only=True)
     stop: bool = static(default=True, kw_only=True)
 
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
 
     def steps(self, fleet: Fleet) -> Steps:
         clients, batch = fleet.num_clients, float(self.batch)
@@ -115,12 +115,12 @@ class ringleader(Clock):
     durations: Duration = dataclasses.field(kw_only=True)
     restart: Literal["held", "newest"] = static(default="held", kw_only=True)
 
-    references: ClassVar[tuple[str, ...]] = ("maranjyan2026",)
-    delivers: ClassVar[Delivery] = (
+    references = ("maranjyan2026",)
+    delivers = (
         Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL | Delivery.KINDS | Delivery.HELD
     )
-    kinds: ClassVar[tuple[str, ...]] = ("collected", "step", "stored")
-    takes_all: ClassVar[bool] = True
+    kinds = ("collected", "step", "stored")
+    takes_all = True
 
     def steps(self, fleet: Fleet) -> Steps:
         clients = fleet.num_clients
@@ -162,9 +162,9 @@ class rounds_until_all(Clock):
 
     durations: Duration = dataclasses.field(kw_only=True)
 
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.KINDS
-    kinds: ClassVar[tuple[str, ...]] = ("first", "again", "last")
-    takes_all: ClassVar[bool] = True
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.KINDS
+    kinds = ("first", "again", "last")
+    takes_all = True
 
     def arrivals(self, num_clients: int) -> int:
         return 1
@@ -204,9 +204,9 @@ class routed(Clock):
     durations: Duration = dataclasses.field(kw_only=True)
     probabilities: Number | None = number(default=None, above=0, most=1, per_client=True, kw_only=True)
 
-    references: ClassVar[tuple[str, ...]] = ("leconte2024",)
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.QUEUED
-    takes_all: ClassVar[bool] = True
+    references = ("leconte2024",)
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.QUEUED
+    takes_all = True
 
     def check(self, num_clients: int) -> None:
         total = self.table(num_clients).sum()

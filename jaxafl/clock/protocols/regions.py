@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from heapq import heappop, heappush
-from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +29,7 @@ class _Regional(Clock):
     up: Number = dataclasses.field(default=0.0, kw_only=True)
     down: Number = dataclasses.field(default=0.0, kw_only=True)
 
-    takes_all: ClassVar[bool] = True
+    takes_all = True
 
     def __post_init__(self) -> None:
         listed = np.ravel(as_numbers(self.name, "regions", self.regions)).tolist()
@@ -87,8 +86,8 @@ class tiers(_Regional):
 
     after: int = static(default=32, kw_only=True)
 
-    references: ClassVar[tuple[str, ...]] = ("kim2025",)
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.EMPTY | Delivery.REGIONAL
+    references = ("kim2025",)
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.EMPTY | Delivery.REGIONAL
 
     def arrivals(self, num_clients: int) -> int:
         return 1
@@ -150,8 +149,8 @@ class regional_rounds(_Regional):
     cohort: int | None = static(default=None, kw_only=True)
     waits: bool = static(default=False, kw_only=True)
 
-    references: ClassVar[tuple[str, ...]] = ("chai2021", "liu2020")
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL | Delivery.REGIONAL
+    references = ("chai2021", "liu2020")
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL | Delivery.REGIONAL
 
     def in_flight(self, num_clients: int) -> int:
         return int(np.minimum(np.bincount(self.regions), self.cohort or num_clients).sum())

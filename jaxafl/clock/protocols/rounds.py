@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -44,9 +44,9 @@ class stale_rounds(Clock):
     sets: Recording = recording(default=None)
     stale: Recording = recording(default=None)
 
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.AGED
-    takes_all: ClassVar[bool] = True
-    order_free: ClassVar[bool] = True
+    delivers = Delivery.STALE | Delivery.AGED
+    takes_all = True
+    order_free = True
 
     def check(self, num_clients: int) -> None:
         if not self.replacement:
@@ -105,8 +105,8 @@ class sampled(Clock):
     send_buffer: Literal["overwrite", "hold"] = static(default="overwrite", kw_only=True)
     sets: Recording = recording(default=None)
 
-    references: ClassVar[tuple[str, ...]] = ("wang2024defedavg",)
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | Delivery.PULLED
+    references = ("wang2024defedavg",)
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | Delivery.PULLED
 
     def check(self, num_clients: int) -> None:
         check_recording(self, "sets", (self.drawn,), num_clients - 1)
@@ -157,10 +157,10 @@ class semi_async(Clock):
     lag: int = static(least=0, kw_only=True)
     durations: Duration = dataclasses.field(kw_only=True)
 
-    references: ClassVar[tuple[str, ...]] = ("wu2021",)
-    delivers: ClassVar[Delivery] = Delivery.STALE | Delivery.BY_CLIENT | Delivery.KINDS
-    kinds: ClassVar[tuple[str, ...]] = ("picked", "undrafted", "picked, resynchronised", "undrafted, resynchronised")
-    takes_all: ClassVar[bool] = True
+    references = ("wu2021",)
+    delivers = Delivery.STALE | Delivery.BY_CLIENT | Delivery.KINDS
+    kinds = ("picked", "undrafted", "picked, resynchronised", "undrafted, resynchronised")
+    takes_all = True
 
     def steps(self, fleet: Fleet) -> Steps:
         quota = max(1, math.ceil(float(self.fraction) * fleet.num_clients * (1 - _ROUNDING)))
