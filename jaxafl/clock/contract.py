@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 import jax
 import numpy as np
 
-from jaxafl.clock.delivery import Delivery
+from jaxafl.clock.delivery import STARTS, Delivery
 from jaxafl.clock.durations.duration import with_size
 from jaxafl.options import Part
 
 if TYPE_CHECKING:
     from jaxafl.clock.fleet import Fleet, Steps
 
-__all__ = ["ByOptions", "Clock", "Delivery", "Recording"]
+__all__ = ["STARTS", "ByOptions", "Clock", "Delivery", "Recording"]
 
 Recording: TypeAlias = jax.Array | np.ndarray | None
 

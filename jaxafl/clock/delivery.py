@@ -44,3 +44,7 @@ class Delivery(enum.Flag):
     REGIONAL = enum.auto()
     QUEUED = enum.auto()
     REPLIES = enum.auto()
+
+
+STARTS = Delivery.STALE | Delivery.CONTINUOUS
+"""What arrivals of clients have that start at any time, from any version."""

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from jaxafl.clock import rules
-from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
+from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, fail_if
 from jaxafl.options import Number, UserError, number, recording, static
 
-_STARTS = Delivery.STALE | Delivery.CONTINUOUS
 _EXCLUSIVE = (
     ("closes", "buffer"),
     ("closes", "period"),
@@ -42,7 +41,7 @@ class Rules(NamedTuple):
 def _delivers(clock: free_running) -> Delivery:
     # whether steps may differ in their arrivals, whatever a subclass promises
     replies = free_running.arrivals(clock, 1) is not None and clock.composed.begins.by_arrival
-    return _STARTS | clock.composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
+    return STARTS | clock.composed.closes.delivers | (Delivery.REPLIES if replies else Delivery.NONE)
 
 
 class free_running(Clock):
@@ -123,7 +122,7 @@ class free_running(Clock):
     interval: rules.Interval = static(default="poisson", kw_only=True)
     starts: Recording = recording(default=None)
 
-    delivers = ByOptions(_STARTS | Delivery.REPLIES, _delivers)
+    delivers = ByOptions(STARTS | Delivery.REPLIES, _delivers)
     implied: ClassVar[dict[str, Any]] = {"buffer": 1}
     takes_all = ByOptions(
         True,

@@ -17,14 +17,13 @@ from jaxtyping import Bool, Float, Int32, Num, PyTree
 
 import jaxafl.clock
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import Number, Part, bounds_of
 from jaxafl.server.scheduled import Scheduled
 
 Array = jax.Array
 Tree = Any  # a pytree of arrays
-STARTS = Delivery.STALE | Delivery.CONTINUOUS  # of arrivals of clients that start at any time, from any version
 TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 """What arrivals at ticks have, as of `bernoulli`: a run may arrive again, nobody may, and places are clients."""
 

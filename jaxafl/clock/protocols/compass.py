@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.options import Number, number, static
@@ -60,7 +60,7 @@ class compass(Clock):
     momentum: Number = number(default=0.9, least=0, most=1, kw_only=True)
 
     references = ("li2024",)
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    delivers = STARTS | Delivery.SEVERAL
     chooses_steps = True
 
     def check(self, num_clients: int) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Weights
@@ -32,7 +32,7 @@ class every_buffer(Clock):
     durations: Duration = dataclasses.field(kw_only=True)
     buffers: int = static(default=2, kw_only=True)
 
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    delivers = STARTS | Delivery.SEVERAL
     takes_all = True
 
     def check(self, num_clients: int) -> None:
@@ -69,7 +69,7 @@ class harmonic(Clock):
     batch: Number = number(default=0.0, least=0, kw_only=True)
     stop: bool = static(default=True, kw_only=True)
 
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    delivers = STARTS | Delivery.SEVERAL
 
     def steps(self, fleet: Fleet) -> Steps:
         clients, batch = fleet.num_clients, float(self.batch)
@@ -116,9 +116,7 @@ class ringleader(Clock):
     restart: Literal["held", "newest"] = static(default="held", kw_only=True)
 
     references = ("maranjyan2026",)
-    delivers = (
-        Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL | Delivery.KINDS | Delivery.HELD
-    )
+    delivers = STARTS | Delivery.SEVERAL | Delivery.KINDS | Delivery.HELD
     kinds = ("collected", "step", "stored")
     takes_all = True
 
@@ -162,7 +160,7 @@ class rounds_until_all(Clock):
 
     durations: Duration = dataclasses.field(kw_only=True)
 
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.KINDS
+    delivers = STARTS | Delivery.KINDS
     kinds = ("first", "again", "last")
     takes_all = True
 
@@ -205,7 +203,7 @@ class routed(Clock):
     probabilities: Number | None = number(default=None, above=0, most=1, per_client=True, kw_only=True)
 
     references = ("leconte2024",)
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.QUEUED
+    delivers = STARTS | Delivery.QUEUED
     takes_all = True
 
     def check(self, num_clients: int) -> None:

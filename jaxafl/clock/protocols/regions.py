@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.options import fail_if
@@ -87,7 +87,7 @@ class tiers(_Regional):
     after: int = static(default=32, kw_only=True)
 
     references = ("kim2025",)
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.EMPTY | Delivery.REGIONAL
+    delivers = STARTS | Delivery.EMPTY | Delivery.REGIONAL
 
     def arrivals(self, num_clients: int) -> int:
         return 1
@@ -150,7 +150,7 @@ class regional_rounds(_Regional):
     waits: bool = static(default=False, kw_only=True)
 
     references = ("chai2021", "liu2020")
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL | Delivery.REGIONAL
+    delivers = STARTS | Delivery.SEVERAL | Delivery.REGIONAL
 
     def in_flight(self, num_clients: int) -> int:
         return int(np.minimum(np.bincount(self.regions), self.cohort or num_clients).sum())

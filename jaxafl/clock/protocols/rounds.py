@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from jaxafl.clock import draws
-from jaxafl.clock.contract import Clock, Delivery, Recording
+from jaxafl.clock.contract import STARTS, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.options import check_at_most, check_recording
@@ -106,7 +106,7 @@ class sampled(Clock):
     sets: Recording = recording(default=None)
 
     references = ("wang2024defedavg",)
-    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | Delivery.PULLED
+    delivers = STARTS | Delivery.MULTIPLE | Delivery.PULLED
 
     def check(self, num_clients: int) -> None:
         check_recording(self, "sets", (self.drawn,), num_clients - 1)

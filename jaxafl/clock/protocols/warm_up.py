@@ -8,14 +8,14 @@ from typing import Literal
 
 import numpy as np
 
-from jaxafl.clock.contract import ByOptions, Clock, Delivery
+from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep, Steps
 from jaxafl.clock.options import fail_if
 from jaxafl.clock.rules import Bound
 from jaxafl.options import UserError, check_options, static
 
-_TAKES = Delivery.STALE | Delivery.CONTINUOUS | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY
+_TAKES = STARTS | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY
 _TAKES |= Delivery.BY_CLIENT | Delivery.REPLIES | Delivery.SEVERAL
 _MOST = 1000  # steps of the protocol for each client, without which a client that never comes would be waited for
 
@@ -44,7 +44,7 @@ class warm_up(Clock):
     first: Literal["complete", "next", "all"] = static(default="complete", kw_only=True)
 
     delivers = ByOptions(
-        Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL,
+        STARTS | Delivery.SEVERAL,
         lambda clock: (clock.clock.delivers & ~Delivery.REPLIES) | Delivery.SEVERAL,
     )
     order_free = ByOptions(False, lambda clock: clock.clock.order_free)

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import STARTS, Array, Arrivals, Needs, Outcome, Server, Tree, norm
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, norm
 from jaxafl.server.scheduled import Rate
 
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone, check_gradients
-from jaxafl.server.contract import STARTS, TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
+from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
 from jaxafl.server.scheduled import Rate
 

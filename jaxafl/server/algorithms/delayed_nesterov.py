@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.options import Number, check_number, number, static
 from jaxafl.server.contract import Array, Tree
 from jaxafl.server.fedopt import OptaxServer
@@ -54,7 +54,7 @@ class delayed_nesterov(OptaxServer):
     activation: Number = number(default=0.0, least=0)
 
     requires = Delivery.CONTINUOUS
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     single = True
     references = ("liu2024",)
 

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Delivery
+from jaxafl.clock.contract import STARTS, Delivery
 from jaxafl.clock.protocols.regions import STEPS, WITHIN
 from jaxafl.device import Rows, weighted_sum
 from jaxafl.options import recording
@@ -45,7 +45,7 @@ class fedat(Server):
     sizes: Any = recording(default=None)  # samples of each region, [R]
 
     requires = Delivery.REGIONAL | Delivery.SEVERAL
-    accepts = Delivery.STALE | Delivery.CONTINUOUS
+    accepts = STARTS
     references = ("chai2021",)
     needs = Needs(base=True)
     meanings: ClassVar[dict[str, str]] = {

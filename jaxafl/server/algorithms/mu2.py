@@ -10,12 +10,12 @@ from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import Client
 from jaxafl.client.correction import storm
-from jaxafl.clock.contract import Clock
+from jaxafl.clock.contract import STARTS, Clock
 from jaxafl.device import buffers
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.aggregate.contract import mean_of_ranks
 from jaxafl.server.algorithms.checks import check_gradients
-from jaxafl.server.contract import STARTS, Array, Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.scheduled import Rate
 
 _ROUNDS = 3  # of Weiszfeld's iteration, as in the authors' code

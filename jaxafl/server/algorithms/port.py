@@ -7,11 +7,11 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock.contract import Delivery
+from jaxafl.clock.contract import STARTS, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.device.buffers import squares
 from jaxafl.options import Number, number
-from jaxafl.server.contract import STARTS, Array, Arrivals, Outcome, Server, Tree, counts, norm, stepped
+from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, counts, norm, stepped
 
 
 class port(Server):

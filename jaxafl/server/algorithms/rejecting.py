@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxafl.clock.contract import STARTS
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import STARTS, Array, Arrivals, Needs, Outcome, Server, Tree, norm, stepped
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, norm, stepped
 from jaxafl.server.fedopt import discount
 from jaxafl.server.scheduled import Rate
 

@@ -10,10 +10,10 @@ import numpy as np
 import optax
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.algorithms.averaging import fedavg
-from jaxafl.server.contract import STARTS, Array, Arrivals, counts
+from jaxafl.server.contract import Array, Arrivals, counts
 from jaxafl.server.fedopt import Discounted, OptaxServer
 from jaxafl.server.scheduled import Rate
 
