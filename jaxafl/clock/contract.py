@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from jaxafl.clock.delivery import STARTS, Delivery
-from jaxafl.clock.durations.duration import with_size
+from jaxafl.clock.durations.duration import ByOptions, with_size
 from jaxafl.options import Part
 
 if TYPE_CHECKING:
@@ -19,18 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["STARTS", "ByOptions", "Clock", "Delivery", "Recording"]
 
 Recording: TypeAlias = jax.Array | np.ndarray | None
-
-
-class ByOptions:
-    """Descriptor for an attribute of a clock (`delivers`, `order_free`) that depends on the clock's options."""
-
-    def __init__(self, default: Any, of: Callable[[Any], Any]) -> None:
-        """Takes the value with default options, which the class has, and the value of an instance."""
-        self.default = default
-        self.of = of
-
-    def __get__(self, clock: Any, owner: type) -> Any:
-        return self.default if clock is None else self.of(clock)
 
 
 class Clock(Part):

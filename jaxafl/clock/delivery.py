@@ -45,6 +45,11 @@ class Delivery(enum.Flag):
     QUEUED = enum.auto()
     REPLIES = enum.auto()
 
+    @property
+    def words(self) -> str:
+        """The names of the properties as words of a message."""
+        return ", ".join(str(flag.name).lower().replace("_", " ") for flag in self)
+
 
 STARTS = Delivery.STALE | Delivery.CONTINUOUS
 """What arrivals of clients have that start at any time, from any version."""

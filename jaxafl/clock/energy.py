@@ -22,7 +22,8 @@ def energy_of(
     import xarray as xr  # it is slow to import
 
     clients, end = schedule.num_clients, float(schedule.time[-1])
-    power = [_per_client(name, one, clients) for name, one in (("watts", watts), ("idle_watts", idle_watts))]
+    watts = _per_client("watts", watts, clients)
+    idle_watts = _per_client("idle_watts", idle_watts, clients)
     per_byte = _per_client("joule_per_byte", joule_per_byte, clients)
     so_far, at = _intensity(intensity, period, clients, end)
     _, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)  # an update may be taken several times
@@ -44,11 +45,11 @@ def energy_of(
         return np.bincount(client, values, clients)
 
     busy, moved = total(worked), per_byte * total(transferred)
-    joules = power[0] * busy + power[1] * (end - busy) + moved
+    joules = watts * busy + idle_watts * (end - busy) + moved
     everyone = np.arange(clients)
     weighted = total(so_far(client, started + worked) - so_far(client, started))
     idle = so_far(everyone, np.full(clients, end)) - weighted
-    grams = power[0] * weighted + power[1] * idle + per_byte * total(transferred * at(client, ended))
+    grams = watts * weighted + idle_watts * idle + per_byte * total(transferred * at(client, ended))
     found = {"busy_seconds": busy, "joules": joules, "grams": grams / _JOULES}
     return xr.Dataset({name: ("population", one) for name, one in found.items()}, attrs={"seconds": end})
 

@@ -287,7 +287,7 @@ class Schedule(Summarised):
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
         every, largest = self.staleness[self.mask], self.staleness.max(axis=1, initial=-1)[self.taken > 0]
         ages, worst = (one if len(one) else np.array([np.nan]) for one in (every, largest))
-        per_client = np.bincount(self.of_arrivals("client"), minlength=self.num_clients)
+        per_client = np.bincount(self.per_arrival["client"], minlength=self.num_clients)
         quantities = {
             "server_steps": self.server_steps,
             "arrivals": len(every),
@@ -311,8 +311,8 @@ def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
     begin, end, held = start - schedule.start, stop - schedule.start, schedule.held
     if end < schedule.server_steps:
         later = _within(schedule, end, None)
-        tables = (later.per_arrival, later.unused._asdict())
-        read = [table[name] for table in tables for name in ("version", "reference")]
+        arrivals, unused = later.per_arrival, later.unused
+        read = arrivals["version"], arrivals["reference"], unused.version, unused.reference
         held = tuple(version for version in np.unique([*held, *np.concatenate(read)]).tolist() if version <= stop)
     return dataclasses.replace(_within(schedule, begin, end), held=held, start=start)
 

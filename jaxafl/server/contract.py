@@ -156,6 +156,7 @@ class Server(Part):
 
     requires: ClassVar[Delivery] = Delivery.NONE
     accepts: ClassVar[Delivery] = STARTS | Delivery.AGED | Delivery.MULTIPLE
+    needs: ClassVar[Needs] = Needs()
     buffer: ClassVar[int] = 1
     single: ClassVar[bool] = False
     clocks: ClassVar[frozenset[str]] = frozenset()
@@ -185,11 +186,6 @@ class Server(Part):
         """Returns the server with the values of its schedules at server step `step`."""
         values = {name: schedule(step) for name, schedule in self.schedules.items()}
         return dataclasses.replace(self, **values) if values else self
-
-    @property
-    def needs(self) -> Needs:
-        """Requirements on the engine."""
-        return Needs()
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other, the clock or the client.
@@ -227,11 +223,11 @@ def unfit(server: type[Server] | Server, clock: type[Clock] | Clock) -> str:
     """Returns the reason why a server does not run on a clock; empty if it does."""
     missing = server.requires & ~clock.delivers
     if missing:
-        return f"it needs arrivals that are {_words(missing)}"
+        return f"it needs arrivals that are {missing.words}"
     # servers may never reply; a step without arrivals changes nothing, see `Needs`
     harmless = Delivery.REPLIES | Delivery.EMPTY | (Delivery.NONE if server.single else Delivery.SEVERAL)
     foreign = clock.delivers & ~server.accepts & ~server.requires & ~harmless
-    return f"it does not accept arrivals that are {_words(foreign)}" if foreign else ""
+    return f"it does not accept arrivals that are {foreign.words}" if foreign else ""
 
 
 def counts(arrivals: Arrivals) -> Array:
@@ -257,7 +253,3 @@ def stepped(params: Tree, rate: Number, direction: Tree) -> Tree:
 def norm(tree: Tree) -> Array:
     """Computes ‖tree‖₂ over all leaves as one vector."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
-
-
-def _words(delivery: Delivery) -> str:
-    return ", ".join(str(flag.name).lower().replace("_", " ") for flag in delivery)

@@ -12,7 +12,7 @@ import optax
 
 from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
 from jaxafl.client.optimizer import nodes_of
-from jaxafl.clock.contract import Clock
+from jaxafl.clock.contract import ByOptions, Clock
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import renewed, words_of
 from jaxafl.device.user_code import like_given
@@ -56,10 +56,9 @@ class OptaxServer(Server):
 
     linear: ClassVar[bool] = True
     accepts = Server.accepts | TICKS
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(linear=self.linear and (self.aggregate is None or self.aggregate.linear))
+    needs = ByOptions(
+        Needs(linear=True), lambda one: Needs(linear=one.linear and (one.aggregate is None or one.aggregate.linear))
+    )
 
     @property
     def bounded(self) -> bool:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, worked
+from jaxafl.clock.durations.duration import ByOptions, Draw, Duration, Run, share_of, worked
 from jaxafl.device.keys import below, per_client
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.readers import phones
@@ -148,6 +148,7 @@ class device_trace(Duration):
     distinct: bool = static(default=False, kw_only=True)
 
     terms = 7
+    waits = ByOptions(False, lambda one: one.availability)
     references = ("yang2021", "mao2017")
 
     @property
@@ -155,10 +156,6 @@ class device_trace(Duration):
         """The tables, from files if they do not ship with jaxafl."""
         directory = phones.data_directory(self.data_dir)
         return _read(self.workload, self.bandwidth, self.availability, self.phones, directory)
-
-    @property
-    def waits(self) -> bool:
-        return self.availability
 
     def check(self, num_clients: int) -> None:
         if self.bandwidth != (self.megabytes is not None):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtr, ndtri
 
-from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Pair, Per, Run, draw_of, share_of
+from jaxafl.clock.durations.duration import ByOptions, Distribution, Draw, Duration, Pair, Per, Run, draw_of, share_of
 from jaxafl.options import Number, UserError, as_numbers, check_number, named, number, static
 
 Array = jax.Array
@@ -142,12 +142,10 @@ class Mixed(Pair):
     share: Number = number(least=0, most=1)
     per: Literal["client", "run"] = static(default="client")
 
+    terms = ByOptions(3, lambda mixed: mixed.left.terms + mixed.right.terms + 1)
+
     def __repr__(self) -> str:
         return f"mixture([{self.left}, {self.right}], [{self.share:g}, {1 - self.share:g}], per={self.per!r})"
-
-    @property
-    def terms(self) -> int:
-        return super().terms + 1
 
     def check(self, num_clients: int) -> None:
         super().check(num_clients)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -99,8 +99,25 @@ def reads(duration: Any, num_clients: int) -> set[str]:
     return {name for name, one in zip(Run._fields, traced.invars, strict=True) if id(one) in used}
 
 
+class ByOptions:
+    """Descriptor for an attribute of a part (`Clock.delivers`, `Duration.terms`) that depends on its options."""
+
+    def __init__(self, default: Any, of: Callable[[Any], Any]) -> None:
+        """Takes the value with default options, which the class has, and the value of an instance."""
+        self.default = default
+        self.of = of
+
+    def __get__(self, part: Any, owner: type) -> Any:
+        return self.default if part is None else self.of(part)
+
+
 class Duration(Part):
     """Base of durations, with the operators + and × (a plain number stands for a constant).
+
+    Attributes:
+        terms: number of independent draws, each with a separate random stream, numbered from the left.
+        pause: simulated seconds per server step in which no client computes.
+        waits: True if runs wait for times at which their client is available.
 
     Examples:
         >>> import jaxafl as afl
@@ -114,20 +131,9 @@ class Duration(Part):
 
     __array_ufunc__ = None  # an array on the left leaves the operation to the duration
 
-    @property
-    def terms(self) -> int:
-        """Number of independent draws, each with a separate random stream, numbered from the left."""
-        return 1
-
-    @property
-    def pause(self) -> float:
-        """Simulated seconds per server step in which no client computes."""
-        return 0.0
-
-    @property
-    def waits(self) -> bool:
-        """True if runs wait for times at which their client is available."""
-        return False
+    terms: ClassVar[int] = 1
+    pause: ClassVar[float] = 0.0
+    waits: ClassVar[bool] = False
 
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
@@ -240,17 +246,9 @@ class Pair(Duration):
     left: Duration
     right: Duration
 
-    @property
-    def terms(self) -> int:
-        return self.left.terms + self.right.terms
-
-    @property
-    def pause(self) -> float:
-        return self.left.pause + self.right.pause
-
-    @property
-    def waits(self) -> bool:
-        return self.left.waits or self.right.waits
+    terms = ByOptions(2, lambda pair: pair.left.terms + pair.right.terms)
+    pause = ByOptions(0.0, lambda pair: pair.left.pause + pair.right.pause)
+    waits = ByOptions(False, lambda pair: pair.left.waits or pair.right.waits)
 
     def check(self, num_clients: int) -> None:
         self.left.check(num_clients)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import ndtri
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, worked
+from jaxafl.clock.durations.duration import ByOptions, Draw, Duration, Run, share_of, worked
 from jaxafl.device.keys import jax_key, per_client
 from jaxafl.options import Number, number, static
 
@@ -102,9 +102,7 @@ class mac_network(Duration):
 
     references = ("wang2024defedavg",)
 
-    @property
-    def pause(self) -> float:
-        return 2 * float(self.megabytes) * 8 / float(self.mbits) if self.freeze else 0.0
+    pause = ByOptions(0.0, lambda one: 2 * float(one.megabytes) * 8 / float(one.mbits) if one.freeze else 0.0)
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
         factor = 1 + 4 * share_of(prepared[0], run.client)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, draw_of, reads, share_of
+from jaxafl.clock.durations.duration import ByOptions, Draw, Duration, Run, draw_of, reads, share_of
 from jaxafl.clock.options import fail_if
 from jaxafl.options import Number, UserError, number, static
 
@@ -56,10 +56,7 @@ class sessions(Duration):
     count: int = static(default=64, kw_only=True)
 
     waits = True
-
-    @property
-    def terms(self) -> int:
-        return (self.durations + self.on + self.off).terms + 1
+    terms = ByOptions(4, lambda one: one.durations.terms + one.on.terms + one.off.terms + 1)
 
     def check(self, num_clients: int) -> None:
         for name, part in (("durations", self.durations), ("on", self.on), ("off", self.off)):

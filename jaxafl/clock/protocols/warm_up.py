@@ -52,12 +52,11 @@ class warm_up(Clock):
 
     def check(self, num_clients: int) -> None:
         foreign = self.clock.delivers & ~_TAKES
-        words = ", ".join(str(flag.name).lower().replace("_", " ") for flag in foreign)
         composed = getattr(self.clock, "composed", None)
         fail_if(self.name, [
             (isinstance(self.clock, warm_up), "clock is a warm_up; expected its protocol. Give the protocol itself"),
-            (bool(foreign), f"the arrivals of {self.clock.name} are {words}; expected a clock such as free_running, "
-             "synchronous or bernoulli. Give one of those"),
+            (bool(foreign), f"the arrivals of {self.clock.name} are {foreign.words}; expected a clock such as "
+             "free_running, synchronous or bernoulli. Give one of those"),
             (composed is not None and type(composed.bound) is not Bound, "max_staleness, or another bound, would count "
              "the steps before the first version; expected a protocol without a bound. Give max_staleness=None"),
         ])  # fmt: skip

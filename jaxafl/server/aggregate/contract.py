@@ -31,20 +31,14 @@ class Aggregate(Part):
         linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.buffers`. Devices
             that share a run then exchange sums instead of all updates.
         meanings: descriptions of diagnostics, by name, for the result.
+        least_arrivals: the smallest buffer for which the rule is defined.
+        noise: standard deviation of the noise in the sum of updates, over their clipping norm; `None` without noise.
     """
 
     linear: ClassVar[bool] = False
     meanings: ClassVar[dict[str, str]] = {}
-
-    @property
-    def least_arrivals(self) -> int:
-        """The smallest buffer for which the rule is defined."""
-        return 1
-
-    @property
-    def noise(self) -> Any:
-        """Standard deviation of the noise in the sum of updates, over their clipping norm; `None` without noise."""
-        return None
+    least_arrivals: ClassVar[int] = 1
+    noise: ClassVar[Any] = None
 
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other, the server, the clock or the client."""
@@ -75,10 +69,7 @@ class Center(Aggregate):
     m points.
     """
 
-    @property
-    def least_arrivals(self) -> int:
-        """Two: a single update is its own centre."""
-        return 2
+    least_arrivals = 2  # a single update is its own centre
 
     def update(self, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
         points = jax.vmap(lambda delta: ravel_pytree(delta)[0])(deltas)

@@ -10,7 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock
+from jaxafl.clock.contract import ByOptions, Clock
 from jaxafl.device import weighted_sum
 from jaxafl.device.buffers import squares
 from jaxafl.device.keys import drawing_key
@@ -53,6 +53,7 @@ class private_mean(Aggregate):
     count_noise: Number | None = number(default=None, above=0, kw_only=True)
 
     linear = True
+    noise = ByOptions(0.0, lambda one: one.noise_multiplier)
     references = ("mcmahan2018", "andrew2021")
     meanings: ClassVar[dict[str, str]] = {"clip_norm": "largest norm C of an update in this step"}
 
@@ -72,10 +73,6 @@ class private_mean(Aggregate):
                 "weights, at most discounted by staleness. Give e.g. fedbuff(weights='uniform', reduce='mean'), or "
                 "bounded = True in the class if it is"
             )
-
-    @property
-    def noise(self) -> Any:
-        return self.noise_multiplier
 
     def init(self, params: Tree) -> Any:
         return () if self.quantile is None else jnp.asarray(self.max_norm, jnp.result_type(float))

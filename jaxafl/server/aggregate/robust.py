@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import Clock
+from jaxafl.clock.contract import ByOptions, Clock
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.aggregate.contract import Center, mean_of_ranks, overlap
 from jaxafl.server.contract import Array, Tree
@@ -55,10 +55,10 @@ class trimmed_mean(Center):
 
     references = ("yin2018",)
 
-    @property
-    def least_arrivals(self) -> int:
-        """2b + 1, at least two, and 1 / share."""
-        return max(2, 2 * (self.count or 0) + 1, math.ceil((1 - _ROUNDING) / float(self.share)) if self.share else 0)
+    least_arrivals = ByOptions(
+        2,  # 2b + 1, at least two, and 1 / share
+        lambda one: max(2, 2 * (one.count or 0) + 1, math.ceil((1 - _ROUNDING) / float(one.share)) if one.share else 0),
+    )
 
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         if (self.share is None) == (self.count is None):
@@ -92,10 +92,7 @@ class krum(Center):
     references = ("blanchard2017",)
     meanings: ClassVar[dict[str, str]] = {"selected": "times that the update is in the selected mean"}
 
-    @property
-    def least_arrivals(self) -> int:
-        """2f + 3."""
-        return 2 * self.byzantine + 3
+    least_arrivals = ByOptions(5, lambda one: 2 * one.byzantine + 3)
 
     def kept(self, total: Array) -> Array | int:
         """Returns the number m of selected updates; `total`: M."""
@@ -127,10 +124,7 @@ class multi_krum(krum):
 
     selected: int | None = static(default=None)
 
-    @property
-    def least_arrivals(self) -> int:
-        """2f + 3, and at least m."""
-        return max(super().least_arrivals, self.selected or 0)
+    least_arrivals = ByOptions(5, lambda one: max(2 * one.byzantine + 3, one.selected or 0))
 
     def kept(self, total: Array) -> Array | int:
         return jnp.maximum(total - self.byzantine, 1) if self.selected is None else self.selected

@@ -8,7 +8,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock.contract import Delivery
+from jaxafl.clock.contract import ByOptions, Delivery
 from jaxafl.options import Number, number, static
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.fedopt import discount
@@ -52,10 +52,7 @@ class fedasync(Server):
     requires = Delivery.STALE
     accepts = Delivery.CONTINUOUS | Delivery.AGED
     references = ("xie2019",)
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(base=self.mix == "model")
+    needs = ByOptions(Needs(base=True), lambda one: Needs(base=one.mix == "model"))
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         capacity = arrivals.mask.shape[0]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.client import Client, Moment
-from jaxafl.clock.contract import Delivery
+from jaxafl.clock.contract import ByOptions, Delivery
 from jaxafl.clock.protocols.rounds import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import Rows, buffers, weighted_sum
 from jaxafl.options import Number, Part, check_options, number, recording, static
@@ -45,14 +45,11 @@ class afl(Server):
     requires = Delivery.AGED
     accepts = Delivery.STALE
     references = ("afl2025",)
+    needs = ByOptions(Needs(base=True), lambda one: Needs(base=True, client_models=not one.broadcast))
     meanings: ClassVar[dict[str, str]] = {
         "step_norm": "Euclidean norm of the server's step",
         "converged": "True once the run has converged",
     }
-
-    @property
-    def needs(self) -> Needs:
-        return Needs(base=True, client_models=not self.broadcast)
 
     def check(self, clock: Any, client: Client, num_clients: int) -> None:
         if not self.broadcast and (clock.max_staleness or clock.replacement):
