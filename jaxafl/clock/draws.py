@@ -117,11 +117,10 @@ class Seconds:
             self.arguments = numbers, compiled(_prepared, (num_clients,), given)[0](*given)
         self.replied = False  # True if replies change the local steps, and runs last a latency plus a time per step
         self.hangs = False  # True once a block has runs that hang
-
-        def values(which: int, local_steps: int | None = None) -> PerRun:
-            return PerRun(num_clients, lambda client, run: self._block(client, run, local_steps)[which])
-
-        self.seconds, self.work, self.parts = values(0), values(1), (values(0, 0), values(0, 1))
+        self.seconds = PerRun(num_clients, functools.partial(self._block, 0, None))
+        self.work = PerRun(num_clients, functools.partial(self._block, 1, None))
+        self.without_steps = PerRun(num_clients, functools.partial(self._block, 0, 0))
+        self.with_one = PerRun(num_clients, functools.partial(self._block, 0, 1))
 
     def of(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
         """Returns the seconds of a run, and those in which the client works."""
@@ -131,7 +130,7 @@ class Seconds:
                 seconds, work = np.asarray(_one(*self.arguments, Run(*numbers))).tolist()
             return seconds, work
         if self.replied:
-            latency, one = (part(client, run) for part in self.parts)
+            latency, one = self.of_steps(client, run, now, longest)
             seconds = latency + steps * (one - latency) if one < math.inf else one
             return seconds, seconds
         seconds = self.seconds(client, run)
@@ -141,29 +140,29 @@ class Seconds:
         """Returns the seconds of a run with no local step, and with one."""
         if self.by_start:
             return self.of(client, run, 0, now, longest)[0], self.of(client, run, 1, now, longest)[0]
-        return self.parts[0](client, run), self.parts[1](client, run)
+        return self.without_steps(client, run), self.with_one(client, run)
 
     def follow_replies(self) -> None:
         """Lets runs last as their own local steps say, since replies change those of the table."""
         if not self.by_steps or self.replied or self.by_start:
             return
         first = np.arange(len(self.steps)), np.zeros(len(self.steps), int)
-        latency, one, two = (self._block(*first, steps)[0] for steps in (0, 1, 2))
+        latency, one, two = (self._block(0, steps, *first) for steps in (0, 1, 2))
         linear = np.allclose(two - one, one - latency, rtol=1e-6, equal_nan=True)
         self.replied = linear and not self.hangs
         self.by_start = not self.replied
 
-    def _block(self, client: np.ndarray, run: np.ndarray, local_steps: int | None = None) -> np.ndarray:
+    def _block(self, which: int, local_steps: int | None, client: np.ndarray, run: np.ndarray) -> np.ndarray:
         steps = self.steps[client, np.minimum(run, self.steps.shape[1] - 1)]
         if local_steps is not None:
             steps = np.full_like(steps, local_steps)
-        unknown = np.full(len(run), 0.0)
+        unknown = np.zeros(len(run))
         with float64_on_cpu():
             runs = Run(*map(jnp.asarray, (client.astype(np.int32), run.astype(np.int32), steps, unknown, unknown)))
             given = *self.arguments, runs
             both = np.asarray(compiled(_block, (), given)[0](*given))
         self.hangs |= bool((both[0] != both[1]).any())
-        return both
+        return both[which]
 
 
 def _prepared(num_clients: int, durations: Any, whole: Any, key: Any) -> Any:
@@ -176,8 +175,7 @@ def _one(durations: Any, prepared: Any, run: Run) -> jax.Array:
     return jnp.stack([drawn.work + drawn.hang, drawn.work])
 
 
-def _block(durations: Any, prepared: Any, runs: Run) -> jax.Array:
-    return jax.vmap(_one, (None, None, 0), 1)(durations, prepared, runs)
+_block = jax.vmap(_one, (None, None, 0), 1)
 
 
 def exponential(u: np.ndarray) -> np.ndarray:

@@ -299,7 +299,7 @@ def path_of(path: Any) -> str:
 def _widened(leaf: Any) -> Any:
     """Converts a number to an array, and floats of 32 and 64 bits to the precision of JAX."""
     array = jnp.asarray(leaf)
-    single = array.dtype == jnp.float32 or array.dtype == jnp.float64
+    single = array.dtype in (jnp.float32, jnp.float64)
     return lax.convert_element_type(array, jnp.result_type(float)) if single else array
 
 

@@ -49,12 +49,11 @@ class stragglers(Duration):
             raise UserError(f"stragglers: client {wrong[0]} does not exist; expected 0 .. {num_clients - 1}")
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Array:
-        if self.clients is not None:
-            listed = np.isin(np.arange(num_clients), self.clients)
-            return jnp.where(listed, jnp.asarray(self.factor, jnp.float64), 1.0)
         order = jnp.argsort(share_of(keys[0], jnp.arange(num_clients)))
         count = jnp.round(jnp.asarray(self.share, jnp.float64) * num_clients)
         slow = jnp.zeros(num_clients, bool).at[order].set(jnp.arange(num_clients) < count)
+        if self.clients is not None:
+            slow = jnp.asarray(np.isin(np.arange(num_clients), self.clients))
         return jnp.where(slow, jnp.asarray(self.factor, jnp.float64), 1.0)
 
     def draw(self, prepared: Array, run: Run) -> Draw:
@@ -152,9 +151,9 @@ class activity(Hours):
         _read(self.file)
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Intervals:
-        device = np.arange(num_clients) % len(_read(self.file)[2])
-        begin, end, period = (column[device] for column in _read(self.file))
-        return begin, end, period
+        begin, end, period = _read(self.file)
+        device = np.arange(num_clients) % len(period)
+        return begin[device], end[device], period[device]
 
     def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
         begin, end, period = prepared

@@ -59,7 +59,8 @@ class sessions(Duration):
     terms = ByOptions(4, lambda one: one.durations.terms + one.on.terms + one.off.terms + 1)
 
     def check(self, num_clients: int) -> None:
-        for name, part in (("durations", self.durations), ("on", self.on), ("off", self.off)):
+        for name in ("durations", "on", "off"):
+            part = getattr(self, name)
             if not isinstance(part, Duration):
                 raise UserError(f"sessions: {name} is {part!r:.80}; expected a duration, such as exponential(600)")
             part.check(num_clients)

@@ -111,8 +111,8 @@ class zeno(_Rejecting):
             arrivals.step % self.every == 0, lambda: compute(params, self.batch_size), lambda: state
         )
         sent = jax.tree.map(lambda leaf: -leaf[0], arrivals.delta)
-        length = optax.tree.norm(sent)
-        factor = jnp.where(length > 0, optax.tree.norm(of_server) / jnp.where(length > 0, length, 1), 0)
+        length = norm(sent)
+        factor = jnp.where(length > 0, norm(of_server) / jnp.where(length > 0, length, 1), 0)
         scaled = jax.tree.map(lambda leaf: factor.astype(leaf.dtype) * leaf, sent)
         rate = jnp.asarray(self.learning_rate, length.dtype)
         punished = optax.tree.norm(sent if self.penalised == "sent" else scaled, squared=True)
@@ -214,6 +214,6 @@ def _first(tree: Tree) -> Tree:
 
 def _lipschitz(pair: Pair, other: Pair) -> tuple[Array, Array]:
     """Computes ‖u - u'‖ / ‖x_s - x_s'‖, 0 if the models are equal, and returns True if they differ."""
-    moved = optax.tree.norm(optax.tree.sub(pair.start, other.start))
-    changed = optax.tree.norm(optax.tree.sub(pair.update, other.update))
+    moved = norm(optax.tree.sub(pair.start, other.start))
+    changed = norm(optax.tree.sub(pair.update, other.update))
     return jnp.where(moved > 0, changed / jnp.where(moved > 0, moved, 1), 0), moved > 0
