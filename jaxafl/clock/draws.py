@@ -178,10 +178,10 @@ def _one(durations: Any, prepared: Any, run: Run) -> jax.Array:
 _block = jax.vmap(_one, (None, None, 0), 1)
 
 
+@float64_on_cpu()
 def exponential(u: np.ndarray) -> np.ndarray:
     """Computes -log(1 - u), the quantile of the exponential distribution, with the bits of compiled code."""
-    with float64_on_cpu():
-        return np.asarray(_exponential(u))
+    return np.asarray(_exponential(u))
 
 
 _exponential = jax.jit(lambda u: -jnp.log1p(-u))

@@ -388,8 +388,9 @@ class Fleet:
 
     def held(self) -> list[int]:
         """Returns the versions that later server steps may still need."""
-        versions = {version for run in self.known.values() for version in run[4:6]}
-        versions |= {*self.versions.values(), *range(max(self.version - self.keeps, 0), self.version)}
+        versions = {*self.versions.values(), *range(max(self.version - self.keeps, 0), self.version)}
+        for run in self.known.values():
+            versions |= {run.version, run.reference}
         return sorted(versions)
 
     # ---- starts

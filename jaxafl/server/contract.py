@@ -250,6 +250,11 @@ def stepped(params: Tree, rate: Number, direction: Tree) -> Tree:
     return jax.tree.map(lambda x, d: x + rate * d, params, direction)
 
 
+def first_of(tree: Tree) -> Tree:
+    """Returns the first entry of every leaf [A, ...], that of the only arrival of a server with `single`."""
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
 def norm(tree: Tree) -> Array:
     """Computes ‖tree‖₂ over all leaves as one vector."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))

@@ -269,10 +269,10 @@ class Sum(Pair):
         return Sum(self.left.without_shared(), self.right.without_shared())
 
     def transport(self) -> Any:
-        found = [one for one in (self.left.transport(), self.right.transport()) if one is not None]
-        if len(found) > 1:
+        left, right = self.left.transport(), self.right.transport()
+        if left is not None and right is not None:
             raise UserError(f"{self!r:.100}: expected at most one link(shared=...), got several. Leave one out")
-        return found[0] if found else None
+        return right if left is None else left
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         left = draw_of(self.left, prepared[0], run)

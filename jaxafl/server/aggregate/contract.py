@@ -13,7 +13,7 @@ from jaxafl.clock.contract import Clock
 from jaxafl.device.buffers import expand
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.options import Part
-from jaxafl.server.contract import Array, Arrivals, Tree, counts
+from jaxafl.server.contract import Array, Arrivals, Tree, counts, first_of
 
 Combined = tuple[Tree, Any, dict[str, Array]]
 """Direction, next state and diagnostics."""
@@ -73,7 +73,7 @@ class Center(Aggregate):
 
     def update(self, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
         points = jax.vmap(lambda delta: ravel_pytree(delta)[0])(deltas)
-        restored = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], deltas))[1]
+        restored = ravel_pytree(first_of(deltas))[1]
         center, state, info = self.center(points, counts(arrivals), weights, state)
         center = like_given(f"the aggregate {self.name}", "center", center, points[0])
         return restored((jnp.sum(weights) * center).astype(points.dtype)), state, info

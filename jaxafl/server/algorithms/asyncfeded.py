@@ -11,7 +11,7 @@ import numpy as np
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, norm
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, first_of, norm
 from jaxafl.server.scheduled import Rate
 
 
@@ -75,7 +75,7 @@ class asyncfeded(Server):
             raise ValueError(f"asyncfeded: clients begin with {unit}={begins}, more than max_steps={self.max_steps}")
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
-        delta, start = jax.tree.map(lambda leaf: leaf[0], (arrivals.delta, arrivals.base))
+        delta, start = first_of((arrivals.delta, arrivals.base))
         if self.distance == "cosine":
             length, distance = (_angular(one, start) for one in (jax.tree.map(jnp.add, start, delta), params))
         else:

@@ -66,9 +66,7 @@ class fedstale(Server):
 
     def check(self, clock: Any, client: Client, num_clients: int) -> None:
         whole = isinstance(clock, synchronous) and clock.order_free  # rounds with all of their runs
-        drawn = (
-            whole and not getattr(clock, "replacement", False) and clock.weights is None and clock.select == "uniform"
-        )
+        drawn = whole and not clock.replacement and clock.weights is None and clock.select == "uniform"
         if self.estimate and self.participation is not None:
             raise ValueError("fedstale: estimate=True and participation are both given; expected one of them")
         if self.participation is None and not drawn and not self.estimate:

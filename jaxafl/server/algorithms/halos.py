@@ -16,7 +16,7 @@ from jaxafl.clock.protocols.regions import SENDS
 from jaxafl.device import buffers
 from jaxafl.options import Number, check_number, number, recording, static
 from jaxafl.server.algorithms.delayed_nesterov import Delayed, nesterov
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, first_of
 from jaxafl.server.scheduled import Rate
 
 
@@ -117,7 +117,7 @@ class halos(Server):
             return optax.apply_updates(x, step), known
 
         def arrives(x: Tree, momentum: Delayed, one: Region) -> tuple[Tree, Delayed, Region]:
-            delta = jax.tree.map(lambda leaf: leaf[0], arrivals.delta)
+            delta = first_of(arrivals.delta)
             model, regional_momentum = moved(regional, one.model, delta, one.nesterov)
             change = jax.tree.map(jnp.subtract, model, one.reference)
             sent = optax.tree.where(event == SENDS, change, one.sent)

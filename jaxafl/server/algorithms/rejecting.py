@@ -11,7 +11,7 @@ import optax
 from jaxafl.clock.contract import STARTS
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, norm, stepped
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, first_of, norm, stepped
 from jaxafl.server.fedopt import discount
 from jaxafl.server.scheduled import Rate
 
@@ -62,7 +62,7 @@ class picky_sgd(_Rejecting):
     def update(self, params: Tree, state: Tree, arrivals: Arrivals) -> Outcome:
         distance = norm(jax.tree.map(lambda x, start: x - start[0], params, arrivals.base))
         passes = distance <= jnp.asarray(self.distance, distance.dtype)
-        after = stepped(params, self.learning_rate, _first(arrivals.delta))
+        after = stepped(params, self.learning_rate, first_of(arrivals.delta))
         params = optax.tree.where(passes, after, params)
         return self.outcome(passes, params, state, arrivals, distance=distance)
 
@@ -185,8 +185,8 @@ class kardam(_Rejecting):
         client, clients = arrivals.client, len(state.arrived)
         tau = arrivals.staleness[0].astype(arrivals.loss.dtype)
         rate = self.learning_rate * discount(self.staleness, tau, self.exponent, 0.0)
-        now = Pair(jax.tree.map(lambda d: rate.astype(d.dtype) * d[0], arrivals.delta), _first(arrivals.base))
-        coefficient, differs = _lipschitz(now, _first(state.previous.read_many(client)))
+        now = Pair(jax.tree.map(lambda d: rate.astype(d.dtype) * d[0], arrivals.delta), first_of(arrivals.base))
+        coefficient, differs = _lipschitz(now, first_of(state.previous.read_many(client)))
         enters = differs & (state.arrived[client[0]] > 0)
         place = jnp.where(enters, client[0], clients)
         found = state.coefficients.at[place, state.entered[client[0]] % self.window].set(
@@ -206,10 +206,6 @@ class kardam(_Rejecting):
         )
         params = jax.tree.map(lambda x, u: jnp.where(passes, x + u, x), params, now.update)
         return self.outcome(passes, params, after, arrivals, lipschitz=ratio, server_rate=rate)
-
-
-def _first(tree: Tree) -> Tree:
-    return jax.tree.map(lambda leaf: leaf[0], tree)
 
 
 def _lipschitz(pair: Pair, other: Pair) -> tuple[Array, Array]:

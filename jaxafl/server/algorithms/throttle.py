@@ -11,7 +11,7 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, norm
+from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, first_of, norm
 from jaxafl.server.scheduled import Rate
 
 _LAST = 2  # kind of the arrival that ends a round, see `rounds_until_all.kinds`
@@ -68,7 +68,7 @@ class throttle(Server):
 
     def update(self, params: Tree, state: THROTTLEState, arrivals: Arrivals) -> Outcome:
         client, ends = arrivals.client[0], arrivals.kind[0] == _LAST
-        delta = jax.tree.map(lambda leaf: leaf[0], arrivals.delta)
+        delta = first_of(arrivals.delta)
         clients = len(state.counts)
         times = state.counts[client]
         is_first = times == 0
