@@ -192,3 +192,10 @@ def test_the_site_builds_without_a_warning(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-m", "sphinx", *how, str(DOCS), str(tmp_path)]
     built = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert built.returncode == 0 and not built.stderr, built.stderr
+
+
+@pytest.mark.slow
+def test_scripts_of_benchmarks_find_what_they_import() -> None:
+    folder = ROOT / "experiments" / "benchmarks"
+    names = sorted({path.stem for path in folder.glob("*.py")} - {"peers", "peers_fedjax", "peers_torch"})
+    subprocess.run([sys.executable, "-c", f"import {', '.join(names)}"], cwd=folder, check=True)

@@ -20,13 +20,20 @@ import statistics
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import optax
-from engine import images, went_on
+from engine import images
 
 import jaxafl as afl
+
+
+def went_on(failed: Iterable[Any]) -> None:
+    """Raises `ArithmeticError` if any run has failed: it then did less than what is measured."""
+    if any(failed):
+        raise ArithmeticError("a run of the benchmark has failed: its parameters stopped being finite")
 
 
 def simulation(hidden: int, samples: int = 5000) -> afl.Simulation:

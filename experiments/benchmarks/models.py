@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxafl import models
-from jaxafl.models import Batch, layers
+from jaxafl.models import Batch
 
 LEARNING_RATE = 0.01
 IMAGES = {
@@ -63,7 +63,11 @@ def lax_convolution(
 
 def convolving(name: str) -> contextlib.AbstractContextManager[Any]:
     """While it is open, the layers of the package convolve in the way `name`."""
-    return mock.patch.object(layers, "conv2d", lax_convolution) if name == "lax.conv" else contextlib.nullcontext()
+    return (
+        mock.patch("jaxafl.models.convolution.conv2d", lax_convolution)
+        if name == "lax.conv"
+        else contextlib.nullcontext()
+    )
 
 
 def random_batches(image: tuple[int, ...], clients: int, steps: int, batch_size: int) -> Batch:
