@@ -157,8 +157,7 @@ def rennala_round(times: Any, batch: int) -> Round:
     """
     tau = _sorted("rennala_round", times)
     check_whole("theory.optimal_times.rennala_round", "batch", batch)
-    h = harmonic_means(tau)
-    bound = float(np.min(h * (1 + batch / np.arange(1, len(h) + 1))))
+    bound = homogeneous(tau, Effort(1, batch)).seconds
     return Round(_first(tau, bound, lambda received: received.sum() >= batch), bound)
 
 
@@ -190,8 +189,7 @@ def ringmaster_window(times: Any, max_staleness: int) -> float:
         Maranjyan, Tyurin & Richtárik, "Ringmaster ASGD", ICML 2025, Lemma 4.1.
     """
     check_whole("theory.optimal_times.ringmaster_window", "max_staleness", max_staleness)
-    h = harmonic_means(times)
-    return float(2 * np.min(h * (1 + max_staleness / np.arange(1, len(h) + 1))))
+    return 2 * homogeneous(times, Effort(1, max_staleness)).seconds
 
 
 def ringmaster(times: Any, effort: Effort, max_staleness: int | None = None) -> Prediction:
