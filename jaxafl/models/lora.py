@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
 from jaxafl.models.frozen import named_leaves
@@ -26,12 +27,12 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
     model starts as the given one. All its parameters are one copy in `Model.frozen`: those of `initialised(model, ...)`
     or else drawn under one key for all seeds. Its state (batch statistics) remains state.
 
-    The sum is formed in every local step, so a lane needs the memory of the whole network. `bert` has its own factors,
-    which are applied beside the kernels and never added to them.
+    The sum is formed in every local step, so a lane needs the memory of the chosen kernels. `LoRA` is a layer for Linen
+    networks that never forms it.
 
     Args:
         model: any model, of Linen, NNX, PyTorch or functions.
-        rank: r.
+        rank: r; 0, with `trained`, trains those parameters alone.
         alpha: α.
         where: function of a path, such as `"Dense_0/kernel"`, to True if the kernel gets factors; by default all
             parameters with two axes, embeddings included. A kernel is [in, out], in PyTorch [out, in]. Further axes
@@ -47,7 +48,7 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
     References:
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, equation 3.
     """
-    rank = check_whole("lora", "rank", rank)
+    rank = check_whole("lora", "rank", rank, least=1 if trained is None else 0)
     check_number("lora", "alpha", alpha, above=0)
     out_first = model.description.get("framework") == "torch"
 
@@ -55,7 +56,7 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
         own, state = model.init(key, batch)
         leaves = named_leaves(own)
         whole = {name: leaf for name, leaf in leaves.items() if trained is not None and trained(name)}
-        kernels = _chosen({name: leaf for name, leaf in leaves.items() if name not in whole}, where)
+        kernels = _chosen({name: leaf for name, leaf in leaves.items() if name not in whole}, where) if rank else {}
         for index, (name, leaf) in enumerate(kernels.items()):
             out = leaf.shape[0 if out_first else -1]
             bound = (leaf.size // out) ** -0.5
@@ -92,3 +93,38 @@ def _chosen(leaves: dict[str, Array], where: Where) -> dict[str, Array]:
     if not found or min(leaf.ndim for leaf in found.values()) < 2:
         raise UserError(f"lora: where chooses {[*found]} of {[*leaves]}; expected kernels, with at least two axes")
     return found
+
+
+class LoRA(nn.Module):
+    """Low-rank term (α / r) · (x A) B, to be added to the result of a dense layer for x.
+
+    The sum equals a dense layer with the kernel W + (α / r) A B, which is never formed. Clients differ in A and B only,
+    so under `vmap` over clients the product with W stays one matrix product for all.
+
+    A starts uniform in ±1/√features_in and B at zero, so the term starts at zero, as in the authors' code.
+
+    Attributes:
+        features: outputs of the dense layer.
+        r: rank, at least 1.
+        alpha: α; the scale is α / r.
+
+    References:
+        Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, section 4.1.
+    """
+
+    features: int
+    r: int
+    alpha: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Maps [..., features_in] to [..., features]."""
+        a = self.param("a", _uniform, (x.shape[-1], self.r))
+        b = self.param("b", nn.initializers.zeros, (self.r, self.features))
+        x, a, b = nn.dtypes.promote_dtype(x, a, b)
+        return (x @ a) @ b * (self.alpha / self.r)
+
+
+def _uniform(key: Array, shape: tuple[int, int]) -> Array:
+    bound = shape[0] ** -0.5
+    return jax.random.uniform(key, shape, jnp.float32, -bound, bound)

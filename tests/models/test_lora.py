@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxafl.models.networks.bert import LoRA
+from jaxafl.models import LoRA
 from tests import tiny_bert
 from tests.tiny_bert import batch_of, made, started, tokens
 
@@ -26,14 +26,14 @@ def test_it_starts_at_zero_with_a_uniform_a():
 
 @pytest.mark.slow
 def test_losses_and_gradients_are_those_of_merged_kernels(tmp_path):
-    """Query and value kernels W + (α / r) A B; by the chain rule ∂B = (α / r) Aᵀ ∂W and ∂A = (α / r) ∂W Bᵀ."""
+    """Query and value kernels W + (α / r) (B A)ᵀ; by the chain rule ∂B = (α / r) (A ∂W)ᵀ and ∂A = (α / r) (∂W B)ᵀ."""
     folder, batch = tiny_bert.write(tmp_path / "tiny"), batch_of(tokens(4))
     model, merged = (made(folder, r=r, num_classes=3) for r in (2, 0))
     params, base = started(model, batch), jax.tree.map(jnp.asarray, merged.frozen)
     places = [(f"layer_{index}", name) for index in (0, 1) for name in ("query", "value")]
     for layer, name in places:
-        lora = params["encoder"][layer][f"{name}_lora"]
-        base["encoder"][layer][name]["kernel"] += 8.0 / 2 * lora["a"] @ lora["b"]
+        lora = params["encoder"][layer][name]["kernel"]
+        base["encoder"][layer][name]["kernel"] += 8.0 / 2 * (lora["b"] @ lora["a"]).T
 
     def mean_loss(params, base, model):
         return model.apply(params, {}, batch, jax.random.key(0), True, base)[0].loss.mean()
@@ -44,7 +44,7 @@ def test_losses_and_gradients_are_those_of_merged_kernels(tmp_path):
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     np.testing.assert_allclose(gradient["classifier"]["kernel"], of_head["classifier"]["kernel"], rtol=1e-3, atol=1e-5)
     for layer, name in places:
-        lora, own = (tree["encoder"][layer][f"{name}_lora"] for tree in (params, gradient))
+        lora, own = (tree["encoder"][layer][name]["kernel"] for tree in (params, gradient))
         kernel = of_base["encoder"][layer][name]["kernel"]
-        np.testing.assert_allclose(own["b"], 4 * lora["a"].T @ kernel, rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(own["a"], 4 * kernel @ lora["b"].T, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(own["b"], 4 * (lora["a"] @ kernel).T, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(own["a"], 4 * (kernel @ lora["b"]).T, rtol=1e-3, atol=1e-5)

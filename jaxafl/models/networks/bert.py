@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxafl.device.keys import drawing_key
 from jaxafl.models.checkpoint import read_tensors
+from jaxafl.models.lora import lora
 from jaxafl.models.losses import softmax_cross_entropy
 from jaxafl.models.model import Array, Batch, Model, Outputs, Params, scored
 from jaxafl.options import UserError, check_choice, check_number, check_whole, user_errors
@@ -62,7 +63,7 @@ def bert(
     """Builds a pretrained BERT encoder with LoRA on query and value of every layer, and a new classification head.
 
     logits = head(dropout(tanh(pooler(h_[CLS])))), as in BertForSequenceClassification of `transformers`. Only the LoRA
-    matrices (see `LoRA`) and the head are trained, federated, kept in the ring and stepped by the server:
+    factors (see `lora`) and the head are trained, federated, kept in the ring and stepped by the server:
     2 r (D + D) numbers per layer and (D + 1) C of the head. The encoder, including the pooler, is one shared copy in
     `Model.frozen`. A checkpoint without a pooler gets a new one, which is trained with the head. A head in the
     checkpoint is ignored.
@@ -101,35 +102,44 @@ def bert(
         rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"), dropout)
     folder = pretrained_directory(checkpoint, ["model.safetensors"], data_dir)
     config = dataclasses.replace(read_config(folder), **rates)
-    module = BertClassifier(config, int(r), float(alpha), num_classes=num_classes)
+    module = BertClassifier(config, num_classes)
     shapes = flatten_dict(jax.eval_shape(module.init, jax.random.key(0), *_example())["params"])
-    of_base = [keys for keys in shapes if keys[0] != "classifier" and not keys[-2].endswith("_lora")]
-    base, ignored = read_weights(folder, {keys: shapes[keys] for keys in of_base})
+    base, ignored = read_weights(folder, {keys: shape for keys, shape in shapes.items() if keys[0] != "classifier"})
+    new = {"/".join(keys) for keys in shapes if keys not in base}
     description = {
         "network": "BertClassifier",
         "checkpoint": os.fspath(checkpoint),
         "num_classes": num_classes,
         "r": int(r),
         "alpha": float(alpha),
-        "new_pooler": ("pooler", "kernel") not in base,
+        "new_pooler": "pooler/kernel" in new,
         "ignored_tensors": ignored,
         **dataclasses.asdict(config),
     }
 
     @jax.jit  # removes the computation of the base, which is not used
-    def init(key: Array, batch: Batch) -> tuple[Params, Params]:
-        drawn = flatten_dict(module.init(key, *_example())["params"])
-        return unflatten_dict({keys: leaf for keys, leaf in drawn.items() if keys not in base}), {}
+    def drawn(key: Array) -> Flat:
+        leaves = flatten_dict(module.init(key, *_example())["params"], sep="/")
+        return {name: leaf for name, leaf in leaves.items() if name in new}
 
-    def apply(
-        params: Params, state: Params, batch: Batch, key: Array, train: bool, frozen: Params
-    ) -> tuple[Outputs, Params]:
-        variables = {"params": unflatten_dict(flatten_dict(frozen) | flatten_dict(params))}
+    def init(key: Array, batch: Batch) -> tuple[Params, Params]:
+        return unflatten_dict(base | flatten_dict(unflatten_dict(drawn(key), sep="/"))), {}
+
+    def apply(params: Params, state: Params, batch: Batch, key: Array, train: bool) -> tuple[Outputs, Params]:
         inputs = batch.x["input_ids"], batch.x["token_type_ids"], batch.x["attention_mask"] != 0
-        logits: Any = module.apply(variables, *inputs, train, rngs={"dropout": drawing_key(key)})
+        logits: Any = module.apply({"params": params}, *inputs, train, rngs={"dropout": drawing_key(key)})
         return scored(lambda: softmax_cross_entropy(logits, batch), batch, lambda: logits), state
 
-    return Model("bert", init, apply, description, unflatten_dict(base), references=("devlin2019", "hu2022"))
+    whole = Model("bert", init, apply, description, references=("devlin2019",))
+    adapted = lora(
+        whole, r, alpha, lambda path: path.endswith(("query/kernel", "value/kernel")), trained=new.__contains__
+    )
+
+    def apply_adapted(params: Params, *given: Any) -> tuple[Outputs, Params]:
+        pretrained = given[-1]
+        return adapted.apply(params, *given[:-1], {"base": {**params, **pretrained}, "frozen": None})
+
+    return dataclasses.replace(adapted, apply=apply_adapted, frozen=unflatten_dict(base))
 
 
 def _example() -> tuple[Array, Array, Array]:
@@ -224,28 +234,16 @@ def read_config(folder: pathlib.Path) -> BertConfig:
     return config
 
 
-class BertModule(nn.Module):
-    """Base class of the parts of BERT.
-
-    Attributes:
-        config: the architecture, with the rates of dropout.
-        r, alpha: rank and α of LoRA on the query and the value of every layer; rank 0 disables it.
-    """
-
-    config: BertConfig
-    r: int
-    alpha: float
-
-
-class BertClassifier(BertModule, kw_only=True):
+class BertClassifier(nn.Module):
     """Encoder, pooler (tanh dense on the first token), dropout, dense head for `num_classes`."""
 
+    config: BertConfig
     num_classes: int
 
     @nn.compact
     def __call__(self, input_ids: Array, token_type_ids: Array, attention_mask: Array, train: bool = False) -> Array:
         """Computes logits [B, C] from tokens and token types, int [B, L], and a mask [B, L], True for real tokens."""
-        encoder = BertEncoder(self.config, self.r, self.alpha, name="encoder")
+        encoder = BertEncoder(self.config, name="encoder")
         last = encoder(input_ids, token_type_ids, attention_mask, train)[-1]
         pooled = nn.tanh(nn.Dense(self.config.hidden_size, name="pooler")(last[:, 0]))
         rate = self.config.classifier_dropout
@@ -255,8 +253,10 @@ class BertClassifier(BertModule, kw_only=True):
         return nn.Dense(self.num_classes, kernel_init=start, name="classifier")(pooled)
 
 
-class BertEncoder(BertModule):
+class BertEncoder(nn.Module):
     """Embeddings and layers."""
+
+    config: BertConfig
 
     @nn.compact
     def __call__(
@@ -275,29 +275,25 @@ class BertEncoder(BertModule):
         x = _norm(config, "embeddings_norm")(x)
         states = [nn.Dropout(config.hidden_dropout_prob)(x, deterministic=not train)]
         for index in range(config.num_hidden_layers):
-            layer = BertLayer(config, self.r, self.alpha, name=f"layer_{index}")
+            layer = BertLayer(config, name=f"layer_{index}")
             states.append(layer(states[-1], attention_mask, train))
         return states
 
 
-class BertLayer(BertModule):
+class BertLayer(nn.Module):
     """Self-attention and a two-layer perceptron, each added to its input and normalised."""
+
+    config: BertConfig
 
     @nn.compact
     def __call__(self, x: Array, attention_mask: Array, train: bool) -> Array:
         config = self.config
 
-        def adapted(name: str) -> Array:
-            y = nn.Dense(config.hidden_size, name=name)(x)
-            if self.r:
-                y = y + LoRA(config.hidden_size, self.r, self.alpha, name=f"{name}_lora")(x)
-            return y
-
         def residual(before: Array, y: Array, name: str) -> Array:
             y = nn.Dropout(config.hidden_dropout_prob)(y, deterministic=not train)
             return _norm(config, name)(before + y)
 
-        queries, keys, values = adapted("query"), nn.Dense(config.hidden_size, name="key")(x), adapted("value")
+        queries, keys, values = (nn.Dense(config.hidden_size, name=name)(x) for name in ("query", "key", "value"))
         dropout = nn.Dropout(config.attention_probs_dropout_prob, deterministic=not train)
         y = _attend(queries, keys, values, attention_mask, config.num_attention_heads, dropout)
         x = residual(x, nn.Dense(config.hidden_size, name="attention_output")(y), "attention_norm")
@@ -319,38 +315,3 @@ def _attend(queries: Array, keys: Array, values: Array, mask: Array, heads: int,
 def _norm(config: BertConfig, name: str) -> nn.LayerNorm:
     # The fast variance cancels on large entries of trained encoders; E[(x - E x)²] does not.
     return nn.LayerNorm(config.layer_norm_eps, use_fast_variance=False, name=name)
-
-
-class LoRA(nn.Module):
-    """Low-rank term (α / r) · (x A) B, to be added to the result of a dense layer for x.
-
-    The sum equals a dense layer with the kernel W + (α / r) A B, which is never formed. Clients differ in A and B only,
-    so under `vmap` over clients the product with W stays one matrix product for all.
-
-    A starts uniform in ±1/√features_in and B at zero, so the term starts at zero, as in the authors' code.
-
-    Attributes:
-        features: outputs of the dense layer.
-        r: rank, at least 1.
-        alpha: α; the scale is α / r.
-
-    References:
-        Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022, section 4.1.
-    """
-
-    features: int
-    r: int
-    alpha: float
-
-    @nn.compact
-    def __call__(self, x: Array) -> Array:
-        """Maps [..., features_in] to [..., features]."""
-        a = self.param("a", _uniform, (x.shape[-1], self.r))
-        b = self.param("b", nn.initializers.zeros, (self.r, self.features))
-        x, a, b = nn.dtypes.promote_dtype(x, a, b)
-        return (x @ a) @ b * (self.alpha / self.r)
-
-
-def _uniform(key: Array, shape: tuple[int, int]) -> Array:
-    bound = shape[0] ** -0.5
-    return jax.random.uniform(key, shape, jnp.float32, -bound, bound)
