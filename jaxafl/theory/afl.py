@@ -79,7 +79,7 @@ def theorem_1(
         "drift": ("45L²γ̃²ν²/(4IJ)", rate**2 * (45 * L**2 / 4 * spread / cohort)),
     }
     edge = Condition("γ̃ = IJγ <= 1/(6L(1 + β²/J))", rate, 1 / (6 * L * (1 + v.dissimilarity / v.arrivals)))
-    return bounded(_THEOREM_1, v, terms, [edge], trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_1, v, terms, [edge])
 
 
 def schedule(*, server_steps: int, initial_rate: float, delay_penalty: float = 0.0, staleness: Any = 0) -> np.ndarray:

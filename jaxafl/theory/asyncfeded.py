@@ -144,7 +144,7 @@ def theorem_2(
         "heterogeneity": ("(η_g/m₁)(3 ln(K+1) + 4K)/(18LΘ) σ_g²", v.server_rate * spread),
     }
     edge = Condition("η_g <= 1/(m₁ K L)", v.server_rate, 1 / (v.m1 * K * L))
-    return bounded(_THEOREM_2, v, terms, [edge, *v.conditions], trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_2, v, terms, [edge, *v.conditions])
 
 
 def _checked(owner: str, given: dict[str, Any]) -> SimpleNamespace:

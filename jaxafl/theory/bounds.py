@@ -79,6 +79,10 @@ _MEANINGS = {
     "update_norm_squared": "E‖Δ‖²",
     "lemma": "Ψ of a recursion d_{t+1} <= d_t - bζ_tΨ_t + a_1ζ_t² + a_2ζ_t³",
 }
+_IMPLIED: dict[str, Callable[[SimpleNamespace], Number]] = {  # by smoothness alone
+    MEAN_GRADIENT: lambda v: 2 * v.smoothness * v.gap,
+    AVERAGE_GAP: lambda v: v.smoothness * v.distance**2 / 2,
+}
 
 
 class Statement(NamedTuple):
@@ -161,7 +165,6 @@ def bounded(
     terms: Terms,
     conditions: Sequence[Condition] = (),
     axis: str = "server_steps",
-    trivial: Number | None = None,
 ) -> xr.Dataset:
     """Returns the bound as a dataset: a variable per term in the order of the formula, and their sum `total`.
 
@@ -171,15 +174,14 @@ def bounded(
         terms: formula and value by name.
         conditions: the conditions of the statement.
         axis: the constant that is the coordinate, a number or [T].
-        trivial: a bound that smoothness alone implies, 2L(F(x_0) - F*) of a gradient or LR²/2 of a gap; `None` if there
-            is none. A bound that is not below it is vacuous.
 
     Returns:
         A dataset with dimension `axis` (none for a single T). The coordinate `holds` is True where all conditions hold.
         Attributes: `verdict` (if conditions are violated, or the bound is vacuous, and where), `paper`, `statement`,
         `form`, `servers` (that it bounds), `constants` (single numbers, as JSON), `guaranteed` (1 or 0), `quantity`
         and `bounds` (the bounded quantity), `conditions` (each with its two sides) and `holds` (1 if all conditions
-        hold everywhere, else 0).
+        hold everywhere, else 0). A bound is vacuous if it is not below what smoothness alone implies: 2L(F(x_0) - F*)
+        of a gradient, LR²/2 of a gap.
     """
     along = np.asarray(getattr(constants, axis))
     shape = along.shape
@@ -192,8 +194,11 @@ def bounded(
     total = np.asarray(np.sum([spread(value) for _, value in terms.values()], axis=0))
     meaning = _MEANINGS[statement.quantity]
     variables["total"] = (dims, total, {"long_name": meaning})
-    met = [spread(condition.met) for condition in conditions]
-    holds = np.logical_and.reduce([np.ones(shape, bool), *met])
+    holds = spread(True)
+    for condition in conditions:
+        holds &= condition.met
+    implied = None if statement.form == "order" else _IMPLIED.get(statement.quantity)
+    trivial = np.inf if implied is None else implied(constants)
     single = {name: float(one) for name, one in vars(constants).items() if name in CONSTANTS and np.ndim(one) == 0}
     attributes = {
         "verdict": _verdict(holds, total, trivial, along, axis),
@@ -213,14 +218,14 @@ def bounded(
     return xr.Dataset(variables, {axis: (dims, along), "holds": (dims, holds)}, attributes)
 
 
-def _verdict(holds: np.ndarray, total: np.ndarray, trivial: Number | None, along: np.ndarray, axis: str) -> str:
-    """Returns if the bound says anything, in words."""
-    limit = np.asarray(np.inf if trivial is None else trivial)
-    informative = holds & (total < limit)
+def _verdict(holds: np.ndarray, total: np.ndarray, trivial: Number, along: np.ndarray, axis: str) -> str:
+    """Returns if the bound says anything, in words; `trivial`: what smoothness alone implies, or infinity."""
+    informative = holds & (total < trivial)
+    limit = np.max(trivial)
     verdicts = {
         "no bound{}: its conditions are violated": ~holds,
-        f"vacuous{{}}: not below {limit.max():.3g}, which smoothness alone implies": holds & ~informative,
-        "its conditions hold{}" if trivial is None else "informative{}": informative,
+        f"vacuous{{}}: not below {limit:.3g}, which smoothness alone implies": holds & ~informative,
+        "informative{}" if np.isfinite(limit) else "its conditions hold{}": informative,
     }
     words = []
     for verdict, found in verdicts.items():

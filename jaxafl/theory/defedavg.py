@@ -72,7 +72,7 @@ def theorem_1(
         _delays(v, rising, 4.0, late),
         Condition("ηη̄ <= (2σ² + G²K)/(8σ²LKλ + 4LG²K²λ²)", _step(v, rising, 4.0), limit),
     ]
-    return bounded(_of(_THEOREM_1, form, _NO_DELAY), v, terms, conditions, trivial=2 * L * v.gap)
+    return bounded(_of(_THEOREM_1, form, _NO_DELAY), v, terms, conditions)
 
 
 def theorem_2(
@@ -116,7 +116,7 @@ def theorem_2(
         Condition("η̄ <= 1/(4√3 LK)", _local_rate(v, rising), 1 / (4 * np.sqrt(3) * L * K)),
         _delays(v, rising, 0.5, _late(v, form)),
     ]
-    return bounded(_of(_THEOREM_2, form, _NO_VARIANCE), v, terms, conditions, trivial=2 * L * v.gap)
+    return bounded(_of(_THEOREM_2, form, _NO_VARIANCE), v, terms, conditions)
 
 
 def step_sizes(

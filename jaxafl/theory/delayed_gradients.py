@@ -50,7 +50,7 @@ def sfl(
         The terms `initial` and `transient`; see `jaxafl.theory.bounds.bounded`.
     """
     v = numbers("theory.delayed_gradients.sfl", locals())
-    return bounded(_SFL, v, _synchronous(v), _small_rate(v), trivial=_trivial(v))
+    return bounded(_SFL, v, _synchronous(v), _small_rate(v))
 
 
 def audg(
@@ -87,7 +87,7 @@ def audg(
     """
     v = numbers("theory.delayed_gradients.audg", locals())
     terms = _synchronous(v) | _delayed(v, v.optimum_spread)
-    return bounded(_AUDG, v, terms, _small_rate(v), trivial=_trivial(v))
+    return bounded(_AUDG, v, terms, _small_rate(v))
 
 
 def pdd(
@@ -154,7 +154,7 @@ def psurdg(
         "cubic_staleness": ("(Nη²G²/2) L B", size * L * v.cubic_staleness),
         "staleness": ("LR²A/2", L * v.distance**2 * v.mean_staleness / 2),
     }
-    return bounded(_PSURDG, v, terms, _small_rate(v), trivial=_trivial(v))
+    return bounded(_PSURDG, v, terms, _small_rate(v))
 
 
 def psurdg_less_audg(
@@ -198,11 +198,6 @@ def psurdg_less_audg(
 
 def _small_rate(v: Any) -> list[Condition]:
     return [Condition("η <= 1/L", v.learning_rate, 1 / v.smoothness)]
-
-
-def _trivial(v: Any) -> Number:
-    """Returns LR²/2, a bound on f(w) - f(w*) within the distance R."""
-    return v.smoothness * v.distance**2 / 2
 
 
 def _synchronous(v: Any) -> Terms:

@@ -94,7 +94,7 @@ def estimate(
     loss, points = loss_of(problem.model, problem.data, models[0]), [ravel_pytree(one.params)[0] for one in models]
     given = [(one.model_state, problem.device.arrays, problem.device.frozen, chosen) for one in models]
     at = functools.partial(at_model, loss, iterations, key=jax.random.key(seed))
-    found = jax.device_get([*map(at, given, points)])
+    found = jax.tree.map(lambda *both: np.stack(both), *map(at, given, points))
     values = _of_gradients(sim, chosen, found)
     values |= _of_optimum(loss, given[-1], points, found, values["strong_convexity"], optimum, optimum_steps)
     scheduled, rates = _of_run(sim, trained, weights), _rates(sim)
@@ -134,18 +134,17 @@ def _chosen(sim: Simulation, clients: int, samples: int, weights: str, seed: int
     return Sampled(jnp.asarray(chosen, jnp.int32), jnp.asarray(positions), jnp.asarray(mask), weight)
 
 
-def _of_gradients(sim: Simulation, chosen: Sampled, found: list[AtModel]) -> dict[str, float]:
+def _of_gradients(sim: Simulation, chosen: Sampled, found: AtModel) -> dict[str, Any]:
+    """Returns the constants that gradients and curvature give; `found`: at both models, each leaf [2, ...]."""
     client = sim.client
     counts = np.asarray(sim.data.counts)[np.asarray(chosen.client)]
     variance = _per_batch(client, counts, np.asarray(chosen.client))
-    smallest = np.array([np.min(one.smallest) for one in found])  # NaN if the value of any client is NaN
-    norms = [one.client_gradient if client.batch_size is None else one.sample_gradient for one in found]
     return {
-        "smoothness": max(float(np.max(one.largest)) for one in found),
-        "strong_convexity": float(np.min(smallest)),
-        "local_variance": max(float(np.max(one.within * variance)) for one in found),
-        "global_variance": max(float(one.between) for one in found),
-        "gradient_bound": max(float(np.max(norm)) for norm in norms),
+        "smoothness": found.largest.max(),
+        "strong_convexity": found.smallest.min(),  # NaN if the value of any client is NaN
+        "local_variance": (found.within * variance).max(),
+        "global_variance": found.between.max(),
+        "gradient_bound": (found.client_gradient if client.batch_size is None else found.sample_gradient).max(),
     }
 
 
@@ -160,33 +159,33 @@ def _per_batch(client: Any, counts: np.ndarray, chosen: np.ndarray) -> np.ndarra
 
 
 def _of_optimum(
-    loss: Any, given: Any, points: list[Any], found: list[AtModel], mu: float, optimum: float | None, steps: int
+    loss: Any, given: Any, points: list[Any], found: AtModel, mu: float, optimum: float | None, steps: int
 ) -> dict[str, float]:
     """Returns F*, the gap of the first model, and the distances to the minimisers of F and of every f_i."""
-    begin = float(found[0].loss)
-    nan = float("nan")
+    nan, losses = float("nan"), found.loss.tolist()
+    begin = losses[0]
     if optimum is not None:
         return {"optimum": optimum, "gap": begin - optimum, "distance": nan, "optimum_spread": nan}
     value, w = smallest_loss(loss, steps, given, points[-1])
-    lowest = min([float(value), *(float(one.loss) for one in found)])
+    lowest = min(float(value), *losses)
     distances = [float(jnp.linalg.norm(point - w)) for point in points]
     spread = float(spread_of(loss, steps, given, w)) if np.isfinite(mu) else nan
     return {"optimum": lowest, "gap": begin - lowest, "distance": max(distances), "optimum_spread": spread}
 
 
-def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, float]:
+def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, Any]:
     """Returns the constants that the schedule and the server's diagnostics give."""
     schedule = trained.schedule
     moments = of_schedule(schedule, weights=np.asarray(sim.data.counts, float) if weights == "samples" else None)
     values = {name: float(moments[name]) for name in _OF_SCHEDULE}
-    values |= {"clients": float(sim.data.num_clients), "server_steps": float(schedule.server_steps)}
+    values |= {"clients": sim.data.num_clients, "server_steps": schedule.server_steps}
     local_steps, arrivals = schedule.local_steps[schedule.mask], schedule.mask.sum(axis=1)
     for name, seen in (("local_steps", local_steps), ("arrivals", arrivals)):
         if (seen == seen[0]).all():
-            values[name] = float(seen[0])
+            values[name] = seen[0]
     if "gamma" in trained.records:
         gamma = trained.records["gamma"]
-        values["euclidean_staleness"] = float(np.max(gamma[np.isfinite(gamma)], initial=0.0))
+        values["euclidean_staleness"] = gamma[np.isfinite(gamma)].max(initial=0.0)
     return values
 
 
@@ -207,13 +206,13 @@ def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
     return {name: (option, float(one)) for name, (option, one) in found.items() if isinstance(one, numbers)}
 
 
-def _dataset(values: dict[str, float], found: list[AtModel], sources: dict[str, str], on: str) -> xr.Dataset:
+def _dataset(values: dict[str, Any], found: AtModel, sources: dict[str, str], on: str) -> xr.Dataset:
     variables: dict[str, Any] = {}
     for name, value in values.items():
         said = {"measured_on": sources[name]}
         if name in CONSTANTS:
             said |= {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning}
-        variables[name] = ((), value, said)
+        variables[name] = ((), float(value), said)
     for name in ("loss", "gradient_norm_squared"):
-        variables[name] = ("model", [float(getattr(one, name)) for one in found], {"measured_on": on})
+        variables[name] = ("model", getattr(found, name).astype(float), {"measured_on": on})
     return xr.Dataset(variables, {"model": ["first", "last"]})

@@ -82,7 +82,7 @@ def theorem_5_6(
         "staleness": (f"8C_Gη²η_l²KL²τ_avgτ_max/(Mε³) {says}", late * inside),
         "noise": (f"12C_Gηη_lL/(Mε²) {says}", 12 * v.bound * eta * rate * L / (M * eps**2) * inside),
     }
-    return bounded(_THEOREM_5_6, v, terms, _conditions(v, 180), trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_5_6, v, terms, _conditions(v, 180))
 
 
 def theorem_5_9(
@@ -139,7 +139,7 @@ def theorem_5_9(
     }
     reach = quotient(v.unit_of_length * np.sqrt(M), v.staleness_threshold)
     conditions = [*_conditions(v, 60), Condition("η <= √M/τ_c", eta, reach)]
-    return bounded(_THEOREM_5_9, v, terms, conditions, trivial=2 * v.smoothness * v.gap)
+    return bounded(_THEOREM_5_9, v, terms, conditions)
 
 
 def corollary_5_7(

@@ -54,19 +54,17 @@ def loss_of(model: Model, data: FederatedData, version: Version) -> Callable[...
         data: the data of the simulation.
         version: a model, for the structure of the parameters.
     """
-    return functools.partial(_loss, model, data, ravel_pytree(version.params)[1])
+    _, unravel = ravel_pytree(version.params)
 
+    def loss(given: Any, row: Sampled, w: Array) -> Array:
+        state, arrays, frozen, _ = given
+        raw, y = data.gather(arrays, row.client, row.positions)
+        batch = Batch(data.preprocess(raw), y, row.mask)
+        key = jax_key((jnp.uint32(0), jnp.uint32(0)))
+        outputs, _ = model.bound(frozen)(unravel(w), state, batch, key, False)
+        return jnp.sum(jnp.where(row.mask, outputs.loss, 0)) / jnp.sum(row.mask)
 
-def _loss(
-    model: Model, data: FederatedData, unravel: Callable[[Array], Any], given: Any, row: Sampled, w: Array
-) -> Array:
-    """Computes the mean loss of the samples of one client, with positions [S] and mask [S]."""
-    state, arrays, frozen, _ = given
-    raw, y = data.gather(arrays, row.client, row.positions)
-    batch = Batch(data.preprocess(raw), y, row.mask)
-    key = jax_key((jnp.uint32(0), jnp.uint32(0)))
-    outputs, _ = model.bound(frozen)(unravel(w), state, batch, key, False)
-    return jnp.sum(jnp.where(row.mask, outputs.loss, 0)) / jnp.sum(row.mask)
+    return loss
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

@@ -50,9 +50,13 @@ def closed_network(probabilities: Any, rates: Any, tasks: int) -> xr.Dataset:
     for load in loads:
         log_g = np.logaddexp.accumulate(log_g - counts * load) + counts * load
     throughput = np.exp(log_g[tasks - 1] - log_g[tasks])
-    values = {"tasks": _queues(loads, log_g, tasks), "busy": throughput * p / mu}
-    values["staleness"] = _queues(loads, log_g, tasks - 1) / p
-    return xr.Dataset({"throughput": ((), throughput)} | {name: ("population", one) for name, one in values.items()})
+    variables = {
+        "throughput": throughput,
+        "tasks": ("population", _queues(loads, log_g, tasks)),
+        "busy": ("population", throughput * p / mu),
+        "staleness": ("population", _queues(loads, log_g, tasks - 1) / p),
+    }
+    return xr.Dataset(variables)
 
 
 def _queues(loads: np.ndarray, log_g: np.ndarray, tasks: int) -> np.ndarray:
