@@ -70,11 +70,10 @@ class Interrupts:
     a background process of a script.
     """
 
-    def __init__(self) -> None:
-        self.noticed = 0
-        self.before: dict[int, Any] = {}
+    noticed = 0
 
     def __enter__(self) -> Interrupts:
+        self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
@@ -84,7 +83,6 @@ class Interrupts:
     def __exit__(self, kind: Any, *args: Any) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        self.before = {}
         if self.noticed and kind is None:  # else a signal after the last piece is lost to the caller
             signal.raise_signal(self.noticed)
 
@@ -162,11 +160,10 @@ class Hook:
             self.reporter.update(
                 *self._so_far(execution, stop), {name: float(np.mean(values)) for name, values in latest.items()}
             )
-        reasons: list[str | None] = []
+        reasons: list[str | None] = [None] * len(self.runs)
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
             if not callbacks or progress.stops[index] or (failure and failure[0] < start):
-                reasons.append(None)
                 continue
             records = _of_arrivals(execution.arrivals(index, start, stop, progress.records))
             chunk = Chunk(
@@ -180,7 +177,7 @@ class Hook:
                 model=functools.partial(execution.model, index),
             )
             answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
-            reasons.append(next(filter(None, answers), None))
+            reasons[index] = next(filter(None, answers), None)
         return reasons
 
     def settled(self, execution: Execution, progress: Progress) -> None:

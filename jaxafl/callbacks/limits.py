@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -243,9 +242,12 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
     """
     if until is None:
         return None
-    found = {name if name in _OTHERS else renamed(name): limit for name, limit in until.items()}
-    divide = dict.fromkeys(("time", "bytes", "seconds"), operator.truediv) | {"updates": operator.floordiv}
-    return found | {name: divide[name](until[name], share) for name in until if name in divide}
+    found = {}
+    for name, limit in until.items():
+        part = limit // share if name == "updates" else limit / share
+        shared = name in ("time", "updates", "bytes", "seconds")
+        found[name if name in _OTHERS else renamed(name)] = part if shared else limit
+    return found
 
 
 def parsed_limits(text: str) -> dict[str, float]:

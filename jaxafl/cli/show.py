@@ -21,7 +21,7 @@ from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
 from jaxafl.cli.line import written
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.results.arrivals import discarded_runs, staleness_of
-from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, value
+from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, stated, value
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
 
@@ -189,7 +189,7 @@ def _mean(values: list[float], metric: str) -> str:
 
 def _show_ends(result: xr.Dataset) -> None:
     """Prints the limits that ended most runs, and the numbers of refused, stopped and lost runs, means over members."""
-    known = np.ravel(result["stopped"] if "stopped" in result.variables else result.attrs.get("stopped", ""))
+    known = np.ravel(stated(result, "stopped", ""))
     limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
     for limit, count in limits.most_common(_SHOWN):
         print(f"ended by a limit: {limit} ({count} of {len(known)} runs)")

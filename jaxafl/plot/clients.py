@@ -110,8 +110,7 @@ def accuracy_vs_participation(
         ax.scatter(x[never], y[never], s=80, facecolors="none", edgecolors="0.4", label="never arrived")
         ax.legend(frameon=False, fontsize=9)
     if len(x) <= _NAMED:
-        names = [name for name, shown in zip(names_of(runs[0]), known, strict=True) if shown]
-        for place, name in enumerate(names):
+        for place, name in enumerate(np.asarray(names_of(runs[0]))[known]):
             ax.annotate(name, (x[place], y[place]), (5, 4), textcoords="offset points", fontsize=7, color="0.3")
     figure.colorbar(points, ax=ax, label="mean staleness of its updates")
     title = "\n".join(filter(None, [heading(result), said]))

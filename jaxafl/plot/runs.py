@@ -10,6 +10,7 @@ import xarray as xr
 from jaxafl.clock import Schedule
 from jaxafl.clock.schedule import FLYING
 from jaxafl.results.clients import names_of
+from jaxafl.results.curves import stated
 
 _ROUNDING = 1e-9  # a smaller fraction of a run is no wait
 
@@ -78,8 +79,7 @@ def of_result(run: xr.Dataset) -> Runs:
     others = Bars(none.astype(int), none, none, none, none.astype(str))
     bars = _bars(columns, run["run_index"].values, np.zeros(client.shape), time, client >= 0, others)
     labels = names_of(run) or [str(one) for one in range(int(client.max(initial=-1)) + 1)]
-    known = run["runs_never_consumed"] if "runs_never_consumed" in run.variables else 0
-    return Runs(bars, labels, time[np.isfinite(time)], int(run.attrs.get("runs_never_consumed", known)))
+    return Runs(bars, labels, time[np.isfinite(time)], int(stated(run, "runs_never_consumed", 0)))
 
 
 def _bars(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxafl.clock import Schedule
+from jaxafl.results.curves import stated
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -39,9 +40,7 @@ def staleness_of(runs: Sequence[xr.Dataset]) -> np.ndarray:
 
 def discarded_runs(run: xr.Dataset, name: str) -> float:
     """Returns the number of runs that were `"refused"`, `"stopped"` or `"lost"`; the mean over members of a sweep."""
-    key = f"runs_{name}"
-    known = run[key].values if key in run.variables else run.attrs.get(key, 0)
-    return float(np.mean(np.nan_to_num(np.asarray(known, float))))
+    return float(np.mean(np.nan_to_num(np.asarray(stated(run, f"runs_{name}", 0), float))))
 
 
 def of_schedule(schedule: Schedule) -> dict[str, Any]:

@@ -124,10 +124,14 @@ def curve(run: xr.Dataset, variable: str, metric: str, finite: bool = True) -> C
     return Curve(at[shown], values[shown])
 
 
+def stated(result: xr.Dataset, name: str, default: Any = None) -> Any:
+    """Returns an attribute of a result, or the variable that replaces it if the members of a sweep differ."""
+    return result[name] if name in result.variables else result.attrs.get(name, default)
+
+
 def failed_steps(result: xr.Dataset) -> Any:
     """Returns the server steps at which the parameters of runs stopped being finite, an array; -1 if they did not."""
-    known = "failed_step" in result.variables
-    return result["failed_step"] if known else np.asarray(result.attrs.get("failed_step", -1))
+    return stated(result, "failed_step", np.asarray(-1))
 
 
 def has_failed(run: xr.Dataset) -> bool:
@@ -154,8 +158,7 @@ def known_until(result: xr.Dataset, end: Any) -> Any:
         result: the result of a run or a sweep.
         end: simulated time of the last evaluation of each run.
     """
-    limit = result["until_time"] if "until_time" in result.variables else result.attrs.get("until_time", np.nan)
-    return np.fmax(end, limit)
+    return np.fmax(end, stated(result, "until_time", np.nan))
 
 
 def to_its_end(run: xr.Dataset, found: Curve, axis: str) -> Curve:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -129,7 +128,7 @@ def _split(name: str, dataset: xr.Dataset, variables: tuple[str, ...]) -> list[M
     swept = {dim for variable in variables for dim in dataset[variable].dims} - OF_A_RUN
     axes = [dim for dim in dataset.dims if dim in swept and dim != _SEED]
     found = []
-    for indices in itertools.product(*(range(dataset.sizes[axis]) for axis in axes)):
+    for indices in np.ndindex(*(dataset.sizes[axis] for axis in axes)):
         place = dict(zip(axes, indices, strict=True))
         chosen = dataset.isel(place)
         labels = {str(axis): _label(dataset, str(axis), index) for axis, index in place.items()}

@@ -9,6 +9,7 @@ import xarray as xr
 
 from jaxafl.clock.privacy import How, Mechanism, Takings, privacy_of
 from jaxafl.options import UserError
+from jaxafl.results.curves import stated
 
 _DATA_FREE = ("until time", "until updates", "until bytes", "until epsilon")
 
@@ -48,5 +49,6 @@ class Privacy:
 
     def _said(self, name: str) -> str:
         """Returns an attribute, which is a variable if the members of a sweep differ in it; empty without it."""
-        text = self.result.attrs.get(name, self.result.get(name, ""))
-        return "" if str(getattr(text, "values", text)) == "None" else str(getattr(text, "values", text))
+        found = stated(self.result, name, "")
+        text = str(getattr(found, "values", found))
+        return "" if text == "None" else text

@@ -65,8 +65,11 @@ def assembled(dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.
 
     first, *others = ended.values()
     missing = without_steps(first)
-    same = {name: text for name, text in first.attrs.items() if all(one.attrs.get(name) == text for one in others)}
-    missing.attrs = {name: text for name, text in same.items() if name not in (*_FAILED, "failed", "stopped")}
+    missing.attrs = {
+        name: text
+        for name, text in first.attrs.items()
+        if name not in (*_FAILED, "failed", "stopped") and all(one.attrs.get(name) == text for one in others)
+    }
     count = math.prod(len(dim.labels) for dim in dims)
     members = [ended.get(place, missing).copy() for place in range(count)]
     names = [dim.name for dim in dims]

@@ -262,4 +262,4 @@ def _begin(number: Any, workers: int, devices: list[str]) -> None:
         os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "true" if workers <= len(devices) else "false"
     elif hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[worker % len(cores) :: workers] or [cores[worker % len(cores)]])
+        os.sched_setaffinity(0, cores[worker % len(cores) :: workers])

@@ -119,11 +119,11 @@ def bert(
 
     @jax.jit  # removes the computation of the base, which is not used
     def drawn(key: Array) -> Flat:
-        leaves = flatten_dict(module.init(key, *_example())["params"], sep="/")
-        return {name: leaf for name, leaf in leaves.items() if name in new}
+        leaves = flatten_dict(module.init(key, *_example())["params"])
+        return {keys: leaf for keys, leaf in leaves.items() if keys not in base}
 
     def init(key: Array, batch: Batch) -> tuple[Params, Params]:
-        return unflatten_dict(base | flatten_dict(unflatten_dict(drawn(key), sep="/"))), {}
+        return unflatten_dict(base | drawn(key)), {}
 
     def apply(params: Params, state: Params, batch: Batch, key: Array, train: bool) -> tuple[Outputs, Params]:
         inputs = batch.x["input_ids"], batch.x["token_type_ids"], batch.x["attention_mask"] != 0

@@ -237,18 +237,18 @@ def _ends(lines: Lines, series: Sequence[Series], metric: str) -> str:
     words = in_words(lines[0].at)
     if not means:
         return f"No line has a value of all its runs {words}."
-    falling = lower([run for line in lines for run in line.runs], metric)
-    return f"{words[0].upper()}{words[1:]}: {listed(means, metric, falling)}"
+    return f"{words[0].upper()}{words[1:]}: {listed(lines, means, metric)}"
 
 
-def listed(values: dict[str, float], metric: str, falling: bool | None) -> str:
+def listed(lines: Lines, values: dict[str, float], metric: str) -> str:
     """Returns values in words, `FedAsync 80.1 %, FedBuff 78.2 %.`, best first; of many only the best and the worst.
 
     Args:
+        lines: the lines of the report, which may say that lower is better; otherwise the highest comes first.
         values: name -> mean.
         metric: metric of the values.
-        falling: True if lower is better; with `None` the highest comes first.
     """
+    falling = lower([run for line in lines for run in line.runs], metric)
     order = sorted(values, key=values.__getitem__, reverse=not falling)
     said = [f"{name or 'the run'} {amount(metric, values[name])}" for name in order]
     if len(order) <= MANY:
@@ -259,15 +259,16 @@ def listed(values: dict[str, float], metric: str, falling: bool | None) -> str:
 def _by_value(lines: Lines, metric: str, label: str, axis: str, values: list[str]) -> View:
     """Returns mean and standard deviation of a metric over the finished runs with each value of an axis."""
     runs: list[list[float]] = [[] for _ in values]
+    failed = 0
     for line in lines:
-        runs[values.index(line.place.get(axis, ""))].extend(last(line, metric))
-    finite = [[number for number in group if np.isfinite(number)] for group in runs]
-    places = [place for place, group in enumerate(finite) if group]
-    mean = np.asarray([np.mean(finite[place]) for place in places])
-    std = np.asarray([np.std(finite[place], ddof=1) if len(finite[place]) > 1 else 0.0 for place in places])
-    means = {values[place]: float(number) for place, number in zip(places, mean, strict=True)}
-    said = listed(means, metric, lower([run for line in lines for run in line.runs], metric))
-    failed = sum(map(len, runs)) - sum(map(len, finite))
+        found = last(line, metric)
+        finite = found[np.isfinite(found)]
+        runs[values.index(line.place.get(axis, ""))].extend(finite)
+        failed += found.size - finite.size
+    places = [place for place, group in enumerate(runs) if group]
+    mean = np.asarray([np.mean(runs[place]) for place in places])
+    std = np.asarray([np.std(runs[place], ddof=1) if len(runs[place]) > 1 else 0.0 for place in places])
+    said = listed(lines, dict(zip([values[place] for place in places], mean.tolist(), strict=True)), metric)
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
     series = Series(-1, "mean", np.asarray(places, float), mean, mean - std, mean + std)
     labels = [value.removeprefix(f"{axis}=") for value in values]

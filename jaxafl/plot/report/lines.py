@@ -11,7 +11,7 @@ import xarray as xr
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import axis_name
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
-from jaxafl.results.curves import falls, has_failed, percent, scale_of, value
+from jaxafl.results.curves import falls, has_failed, percent, scale_of, stated, value
 from jaxafl.results.members import OF_A_RUN, Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
@@ -118,7 +118,7 @@ def steps_made(run: xr.Dataset) -> int:
 
 def note(run: xr.Dataset, name: str) -> Any:
     """Returns an attribute of a run, or the variable that replaces it if the members of a sweep differ; else `None`."""
-    found = run[name].values.item() if name in run.variables else run.attrs.get(name)
+    found = np.asarray(stated(run, name)).item()
     return None if found is None or str(found) in ("None", "nan", "") else found
 
 

@@ -56,12 +56,8 @@ def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[Cell | st
         rows: rows of cells.
         sortable: True if the headers are buttons that sort.
     """
-    heads = [
-        element("th", element("button", text, type="button"), scope="col", aria_sort="none")
-        if sortable
-        else element("th", text, scope="col")
-        for text in header
-    ]
+    named = [element("button", text, type="button") if sortable else text for text in header]
+    heads = [element("th", text, scope="col", aria_sort=sortable and "none") for text in named]
     body = [element("tr", *(_cell(cell, first=not place) for place, cell in enumerate(row))) for row in rows]
     head = element("thead", element("tr", *heads))
     content = element("table", element("caption", caption), head, element("tbody", *body))
@@ -75,5 +71,4 @@ def section(key: str, title: str, *inside: str) -> Html:
 
 def _cell(cell: Cell | str, first: bool) -> Html:
     text, key = cell if isinstance(cell, Cell) else (cell, float("nan"))
-    sorted_by = {} if key != key else {"data_key": f"{key:.9g}"}
-    return element("th", text, scope="row", **sorted_by) if first else element("td", text, **sorted_by)
+    return element("th" if first else "td", text, scope=first and "row", data_key=key == key and f"{key:.9g}")

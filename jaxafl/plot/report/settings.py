@@ -11,33 +11,30 @@ from jaxafl.plot.report.markup import ABSENT, Html, element, table
 from jaxafl.references import citation
 
 _RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
+_GROUPS = ("server", "clock", "client", "attack", "data", "model", "run")
 _VALUES = 8  # further values of an option are only counted
 
 
 def settings(lines: Lines) -> Html:
     """Returns the tables of options that differ between lines, and of options that are equal for all."""
-    tables = [_flat(line) for line in lines]
-    options = dict.fromkeys(option for values in tables for option in values)
-    columns = {option: [values.get(option, ABSENT) for values in tables] for option in options}
-    same = {option: column[0] for option, column in columns.items() if len(set(column)) == 1}
-    parts = []
-    if differing := {option: column for option, column in columns.items() if option not in same}:
-        if len(lines) <= MANY:
-            names = [line.name or line.result for line in lines]
-            rows = [[option, *column] for option, column in differing.items()]
-            found = table("Options in which they differ", ["option", *names], rows)
-        else:
-            rows = [[option, _several(column)] for option, column in differing.items()]
-            found = table("Options in which members differ", ["option", "values"], rows)
-        parts.append(element("div", found, class_="wide"))
-    groups: dict[str, list[list[str]]] = {}
-    for option, value in same.items():
+    tables, few = [_flat(line) for line in lines], len(lines) <= MANY
+    groups: dict[str, list[list[str]]] = {part: [] for part in _GROUPS}
+    differing = []
+    for option in dict.fromkeys(option for values in tables for option in values):
+        column = [values.get(option, ABSENT) for values in tables]
         part, _, name = option.partition(".")
-        groups.setdefault(part if part in PARTS else "run", []).append([name or part, value])
-    for part in ("server", "clock", "client", "attack", "data", "model", "run"):
-        if part in groups:
-            title = part.capitalize() + ", the same for all" * (len(lines) > 1)
-            parts.append(table(title, ["option", "value"], groups[part]))
+        if len(set(column)) > 1:
+            differing.append([option, *(column if few else [_several(column)])])
+        else:
+            groups[part if part in groups else "run"].append([name or part, column[0]])
+    parts = []
+    if differing:
+        names = [line.name or line.result for line in lines] if few else ["values"]
+        title = f"Options in which {'they' if few else 'members'} differ"
+        parts.append(element("div", table(title, ["option", *names], differing), class_="wide"))
+    for part, rows in groups.items():
+        title = part.capitalize() + ", the same for all" * (len(lines) > 1)
+        parts += [table(title, ["option", "value"], rows)] if rows else []
     return element("div", *parts, class_="settings")
 
 
