@@ -28,7 +28,12 @@ _NAMES: dict[str, Callable[..., Any]] = {
     for name in module.__all__
     if name.islower()
 }
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 def read(text: str, hint: Any = Any) -> Any:

@@ -41,7 +41,12 @@ _PARTS = {  # part -> flag, kind, default name, help
     "client": ("client.optimizer", "optimisers", "sgd", "Optax optimiser of the clients"),
 }
 # defaults for others than images, by the name of the data or its first word
-_NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert", "shakespeare_plays": "decoder"}
+_NETWORKS = {
+    "synthetic": "logistic",
+    "shakespeare": "char_lstm",
+    "glue": "bert",
+    "shakespeare_plays": "decoder",
+}
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
 _GRADIENT = {"learning_rate": 1.0, "steps": 1}
 _LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers -> their defaults of local training

@@ -28,7 +28,12 @@ def energy_of(
     so_far, at = _intensity(intensity, period, clients, end)
     _, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)  # an update may be taken several times
     unused = schedule.unused
-    others = {"client": unused.client, "started": unused.started, "arrived": unused.ended, "work": unused.work}
+    others = {
+        "client": unused.client,
+        "started": unused.started,
+        "arrived": unused.ended,
+        "work": unused.work,
+    }
     client, started, ended, work = (
         np.concatenate([schedule.of_arrivals(name)[first], other]) for name, other in others.items()
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from jaxafl.clock import rules
 from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery, Recording
@@ -25,7 +25,12 @@ _EXCLUSIVE = (
     ("hours", "weights", "select"),
 )
 """Options of which `free_running` takes at most one."""
-_FURTHER = {"on_bound": "max_staleness", "windows": "period", "interval": "rate", "start_skew": "dispatch"}
+_FURTHER = {
+    "on_bound": "max_staleness",
+    "windows": "period",
+    "interval": "rate",
+    "start_skew": "dispatch",
+}
 """Options that say more about another one."""
 
 
@@ -123,7 +128,7 @@ class free_running(Clock):
     starts: Recording = recording(default=None)
 
     delivers = ByOptions(STARTS | Delivery.REPLIES, _delivers)
-    implied: ClassVar[dict[str, Any]] = {"buffer": 1}
+    implied = {"buffer": 1}
     takes_all = ByOptions(
         True,
         lambda clock: (

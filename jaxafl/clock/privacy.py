@@ -87,7 +87,12 @@ def privacy_of(takings: Any, mechanism: Mechanism, noise_multiplier: Any, delta:
     variables["epsilon"] = ("population", epsilon, {"long_name": said})
     variables["max_epsilon"] = ("step", largest, {"long_name": "largest ε of a client so far"})
     times = ("step", takings.time, {"units": "s", "long_name": "simulated time of the server step"})
-    settings = {"noise_multiplier": z.tolist(), "noise": f"at the {mechanism.at}", "delta": float(delta), "how": how}
+    settings = {
+        "noise_multiplier": z.tolist(),
+        "noise": f"at the {mechanism.at}",
+        "delta": float(delta),
+        "how": how,
+    }
     return xr.Dataset(variables, {"time": times}, settings | {"assumes": assumes, "not_private": NOT_PRIVATE})
 
 

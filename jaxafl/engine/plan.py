@@ -54,7 +54,12 @@ class Steps(NamedTuple):
 
 def columns_read(segments: Segments, steps: Steps, shapes: Any) -> tuple[Segments, Steps]:
     """Returns tables with the columns that a program of these `Shapes` reads; the others are None."""
-    read = {"segments_before": False, "mask": shapes.mask, "update_slot": shapes.slots, "base_slot": shapes.base}
+    read = {
+        "segments_before": False,
+        "mask": shapes.mask,
+        "update_slot": shapes.slots,
+        "base_slot": shapes.base,
+    }
     steps = steps._replace(**{name: None for name, reads in read.items() if not reads})
     return segments._replace(loads=None, saves=None) if shapes.steady else segments, steps
 

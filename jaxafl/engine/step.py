@@ -346,8 +346,7 @@ def local_accuracy(program: Program, device: DeviceData, arrivals: Arrivals, sta
         total = owned_sums(program, device, lambda outputs: outputs.metrics["accuracy"], *arrival)
         return total / owned.samples[arrival[0]].astype(total.dtype)
 
-    params = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
-    return jax.lax.map(one, (arrivals.client, params, states))
+    return jax.lax.map(one, (arrivals.client, arrivals.models, states))
 
 
 def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tree, rate: Any) -> dict[str, Array]:

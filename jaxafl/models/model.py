@@ -58,8 +58,8 @@ class Outputs(NamedTuple):
 
     loss: Array
     metrics: dict[str, Array]
-    squares: dict[str, Array] = {}  # noqa: RUF012  # never changed in place
-    logarithms: dict[str, Array] = {}  # noqa: RUF012
+    squares: dict[str, Array] = {}  # never changed in place
+    logarithms: dict[str, Array] = {}
 
     @property
     def values(self) -> dict[str, Array]:

@@ -9,7 +9,15 @@ import numpy as np
 
 from jaxafl.options import UserError
 
-_EIGHT_BITS = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "PA": "RGBA", "RGBA": "RGBA", "RGBa": "RGBA"}
+_EIGHT_BITS = {
+    "1": "L",
+    "L": "L",
+    "LA": "LA",
+    "La": "LA",
+    "PA": "RGBA",
+    "RGBA": "RGBA",
+    "RGBa": "RGBA",
+}
 """Mode -> mode with 8 bits per channel that shows an equal image; RGB for all others."""
 _WIDE = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
 """Beginning of a mode, without the order of bytes -> dtype of its values."""

@@ -72,6 +72,11 @@ class Arrivals(NamedTuple):
     validation_gradient: Callable[[Tree, int | None], Tree] | None = None
     columns: Mapping[str, Array] = {}  # an empty pytree
 
+    @property
+    def models(self) -> Tree:
+        """Client models x_i^K = x_s + Δ_i, each leaf [A, ...], if `Needs.base`."""
+        return jax.tree.map(jnp.add, self.base, self.delta)
+
 
 class Needs(NamedTuple):
     """Requirements of a server on the engine.

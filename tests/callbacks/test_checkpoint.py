@@ -310,7 +310,7 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
     axes = {"seed": [0, 1, 2], "server.learning_rate": [0.1, 0.5]}
 
     class Third(afl.callbacks.Callback):
-        ends = {}  # noqa: RUF012
+        ends = {}
 
         def chunk(self, chunk: afl.callbacks.Chunk) -> None:
             if chunk.run.member["seed"] == 1 and chunk.stop == 12:

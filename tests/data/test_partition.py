@@ -306,7 +306,7 @@ def test_a_custom_split_gives_a_list_of_rows_and_follows_the_seed(rows):
 
 def test_a_custom_partition_may_be_any_object_and_give_a_generator_of_lists():
     class Rest:
-        description = {"partition": "rest"}  # noqa: RUF012
+        description = {"partition": "rest"}
 
         def split(self, labels, users, rng):
             return (list(range(start, start + 4)) for start in (0, 4, 8))

@@ -42,7 +42,12 @@ def summary(lines: Lines) -> Html:
         ages = [staleness_of(line.runs) for line in lines]
         columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
         columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
-    costs = {"MB up": "bytes_up", "MB down": "bytes_down", "energy (J)": "joules", "carbon (g)": "grams"}
+    costs = {
+        "MB up": "bytes_up",
+        "MB down": "bytes_down",
+        "energy (J)": "joules",
+        "carbon (g)": "grams",
+    }
     for title, name in costs.items():
         if name in known:
             unit = AXES["bytes"].scale if title.startswith("MB") else 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -55,7 +55,7 @@ class private_mean(Aggregate):
     linear = True
     noise = ByOptions(0.0, lambda one: one.noise_multiplier)
     references = ("mcmahan2018", "andrew2021")
-    meanings: ClassVar[dict[str, str]] = {"clip_norm": "largest norm C of an update in this step"}
+    meanings = {"clip_norm": "largest norm C of an update in this step"}
 
     def check(self, server: Any, clock: Clock, client: Client, num_clients: int) -> None:
         if (self.quantile is None) != (self.count_noise is None):

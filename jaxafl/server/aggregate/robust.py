@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +90,7 @@ class krum(Center):
     byzantine: int = static(default=1, least=0)
 
     references = ("blanchard2017",)
-    meanings: ClassVar[dict[str, str]] = {"selected": "times that the update is in the selected mean"}
+    meanings = {"selected": "times that the update is in the selected mean"}
 
     least_arrivals = ByOptions(5, lambda one: 2 * one.byzantine + 3)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,7 @@ class asyncfeded(Server):
     single = True
     needs = Needs(base=True, replies=True)
     counters = ("dropped", "clipped")
-    meanings: ClassVar[dict[str, str]] = {
+    meanings = {
         "gamma": "staleness γ of AsyncFedED, as a ratio of distances",
         "next_local_steps": "reply for the client's next run: local steps, or epochs with Client(epochs=...)",
     }

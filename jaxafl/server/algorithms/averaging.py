@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,7 @@ class flexlora(Server):
 
     references = ("bai2024",)
     needs = Needs(base=True)
-    meanings: ClassVar[dict[str, str]] = {"kept": "share of ‖M‖² that rank r keeps, the smallest of all kernels"}
+    meanings = {"kept": "share of ‖M‖² that rank r keeps, the smallest of all kernels"}
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         weights = shares(counts(arrivals) * arrivals.samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class halos(Server):
     needs = Needs(client_models=True, empty_steps=True)
     single = True
     references = ("kim2025", "liu2024")
-    meanings: ClassVar[dict[str, str]] = {
+    meanings = {
         "region": "region of the event",
         "event": "0 arrival, 1 arrival after which the region sends, 2 update of a region arrives, 3 merge in a region",
         "regional_staleness": "arrivals in the region since the start of the run; 0 for a transfer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -48,7 +48,7 @@ class fedat(Server):
     accepts = STARTS
     references = ("chai2021",)
     needs = Needs(base=True)
-    meanings: ClassVar[dict[str, str]] = {
+    meanings = {
         "region": "region of the round",
         "event": "0 round within a region, 1 model that waits at the global server, 2 model that it steps with",
     }

@@ -199,7 +199,7 @@ class area(Server):
         return Rows.filled(params, len(samples))
 
     def update(self, params: Tree, state: Rows, arrivals: Arrivals) -> Outcome:
-        entered = enter(state, arrivals, jax.tree.map(jnp.add, arrivals.base, arrivals.delta))
+        entered = enter(state, arrivals, arrivals.models)
         return Outcome(stepped(params, 1 / state.count, entered.change()), entered.table)
 
 

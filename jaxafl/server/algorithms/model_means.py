@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ class afl(Server):
     accepts = Delivery.STALE
     references = ("afl2025",)
     needs = ByOptions(Needs(base=True), lambda one: Needs(base=True, client_models=not one.broadcast))
-    meanings: ClassVar[dict[str, str]] = {
+    meanings = {
         "step_norm": "Euclidean norm of the server's step",
         "converged": "True once the run has converged",
     }
@@ -60,8 +60,7 @@ class afl(Server):
         return jnp.bool_(False)  # True once the run has converged
 
     def update(self, params: Tree, state: Array, arrivals: Arrivals) -> Outcome:
-        models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
-        weights = counts(arrivals) * arrivals.samples
+        models, weights = arrivals.models, counts(arrivals) * arrivals.samples
         power = -jnp.asarray(self.staleness_exponent, weights.dtype)
         weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** power
         average = weighted_sum(weights / jnp.sum(weights), models)
@@ -116,7 +115,7 @@ class favano(Server):
     accepts = Delivery.STALE | Delivery.PULLED
     references = ("leconte2023",)
     needs = Needs(base=True, linear=True)
-    meanings: ClassVar[dict[str, str]] = {"normaliser": "a_i, by which FAVANO divides a client's update"}
+    meanings = {"normaliser": "a_i, by which FAVANO divides a client's update"}
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
         num_clients = len(counts)
@@ -197,7 +196,7 @@ class fedfa(Server):
         return FedFaState(buffers.allocate(params, self.window), jnp.int32(0))
 
     def update(self, params: Tree, state: FedFaState, arrivals: Arrivals) -> Outcome:
-        model = jax.tree.map(lambda x, d: x[0] + d[0], arrivals.base, arrivals.delta)
+        model = jax.tree.map(lambda leaf: leaf[0], arrivals.models)
         models = buffers.write(state.models, state.received % self.window, model)
         full = state.received + 1 >= self.window
         new = jax.tree.map(lambda rows, x: jnp.where(full, jnp.mean(rows, axis=0), x), models, params)
@@ -234,7 +233,7 @@ class quafl(Server):
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         weights = counts(arrivals)
         p = 1 / (arrivals.mask.shape[0] + 1)
-        models = jax.tree.map(lambda s, d: s + d, arrivals.base, arrivals.delta)
+        models = arrivals.models
         average = weighted_sum(weights / weights.sum(), models)
         new = jax.tree.map(lambda x, y: p * x + (1 - p) * y, params, average)
         mixed = jax.tree.map(lambda x, y: p * x[None] + (1 - p) * y, params, models)
@@ -264,7 +263,7 @@ class safa(Server):
     accepts = Delivery.STALE | Delivery.EMPTY
     references = ("wu2021",)
     needs = Needs(base=True, client_rows=1, empty_steps=True)
-    meanings: ClassVar[dict[str, str]] = {
+    meanings = {
         "picked": "updates that entered the cache before the aggregation",
         "undrafted": "updates that entered the cache after the aggregation",
         "deprecated": "clients whose entry in the cache was replaced by the global model",
@@ -274,7 +273,7 @@ class safa(Server):
         return SAFAState(Rows.filled(params, len(samples)), samples / jnp.sum(samples))
 
     def update(self, params: Tree, state: SAFAState, arrivals: Arrivals) -> Outcome:
-        models = jax.tree.map(jnp.add, arrivals.base, arrivals.delta)
+        models = arrivals.models
         undrafted = arrivals.mask & (arrivals.kind % 2 == UNDRAFTED)
         picked = arrivals.mask & ~undrafted
         deprecated = arrivals.kind >= RESYNCHRONISED

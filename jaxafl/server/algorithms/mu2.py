@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ class mu2(Server):
     references = ("dahan2024",)
     needs = Needs(client_rows=1)
     single = True
-    meanings: ClassVar[dict[str, str]] = {"times": "arrivals s_i of the client"}
+    meanings = {"times": "arrivals s_i of the client"}
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         if not isinstance(client.correction, storm):

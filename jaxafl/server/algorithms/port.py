@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import jax
 import jax.numpy as jnp
 
@@ -39,7 +37,7 @@ class port(Server):
     accepts = STARTS | Delivery.MULTIPLE
     buffer = 15
     references = ("su2022",)
-    meanings: ClassVar[dict[str, str]] = {"cosine": "similarity of an update and the server's last step, in [-1, 1]"}
+    meanings = {"cosine": "similarity of an update and the server's last step, in [-1, 1]"}
 
     def init(self, params: Tree, samples: Array) -> Tree:
         return jax.tree.map(jnp.zeros_like, params)  # the last server step

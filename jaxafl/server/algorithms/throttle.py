@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class throttle(Server):
     accepts = Delivery.STALE
     references = ("otsuka2026",)
     single = True
-    meanings: ClassVar[dict[str, str]] = {"times_in_round": "earlier updates c_i of the client in this round"}
+    meanings = {"times_in_round": "earlier updates c_i of the client in this round"}
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         if self.beyond != "clip" and self.first_radius is None:
