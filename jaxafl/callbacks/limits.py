@@ -245,8 +245,7 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
     found = {}
     for name, limit in until.items():
         part = limit // share if name == "updates" else limit / share
-        shared = name in ("time", "updates", "bytes", "seconds")
-        found[name if name in _OTHERS else renamed(name)] = part if shared else limit
+        found[name if name in _OTHERS else renamed(name)] = part if name in {*_OTHERS} - {*_PRIVATE} else limit
     return found
 
 

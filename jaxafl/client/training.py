@@ -116,12 +116,7 @@ def _with_keys(state: Tree, lane: Lane) -> Tree:
 
 
 def local_step(
-    client: Client,
-    apply: Apply,
-    fetch: Callable[..., Any],
-    micro_batch: int,
-    count: Array,
-    lane: Lane,
+    client: Client, apply: Apply, fetch: Callable[..., Any], micro_batch: int, count: Array, lane: Lane
 ) -> Lane:
     """Executes one local step of one run.
 
@@ -169,47 +164,26 @@ def local_step(
         zero = (jnp.zeros_like(lane.loss), lane.model_state), optax.tree.zeros_like(params)
         return jax.lax.fori_loop(0, -(-size // micro_batch), accumulate, zero)
 
-    def penalised(params: Tree, loss: Array, gradient: Tree) -> tuple[Array, Tree]:
-        """Adds weight decay and the proximal term."""
-        if client.weight_decay is not None:
-            loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
-            gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
-        if client.proximal is not None:
-            moved = optax.tree.sub(params, lane.anchor)
-            loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
-            gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
-        return loss, gradient
-
     def value_and_gradient(params: Tree) -> tuple[Array, Tree]:
         (loss, _), gradient = total(params)
-        return penalised(params, loss, gradient)
+        return _penalised(client, lane, params, loss, gradient)
 
     (loss, model_state), gradient = total(lane.params)
-    objective, gradient = penalised(lane.params, loss, gradient)
+    objective, gradient = _penalised(client, lane, lane.params, loss, gradient)
     if client.correction is not None:
-
-        def gradient_at(point: Tree) -> Tree:
-            return shared_of(client, value_and_gradient(filled(point, lane.params))[1])
-
-        run = local_run(client, lane)._replace(gradient_at=gradient_at)
-        parts = shared_of(client, gradient), shared_of(client, lane.params), lane.memory.correction, lane.shared
-        corrected = client.correction.gradient(*parts, run)
-        owner = f"the correction {client.correction.name}"
-        gradient = filled(like_given(owner, "gradient", corrected, parts[0]), gradient)
+        gradient = _corrected(client, lane, gradient, value_and_gradient)
     per_epoch = client.steps_per_epoch(count)
     factor = _rate_factor(client, lane, per_epoch)
     optimizer = client.make_optimizer(factor)
     counted = lane.step % per_epoch if client.reset == "epoch" else lane.step  # by a schedule of Optax
-    optimizer_state = lane.optimizer_state
+    before = lane.optimizer_state
     if client.reset == "epoch":
-        begins = counted == 0
-        optimizer_state = optax.tree.where(begins, _with_keys(optimizer.init(lane.params), lane), optimizer_state)
-
+        before = optax.tree.where(counted == 0, _with_keys(optimizer.init(lane.params), lane), before)
     extra = {}
     if client.correction is None and not private:  # a correction changes the gradient, and not the objective
         extra = objective_arguments(value_and_gradient, objective, gradient)
     name = f"Client({client.optimizer_name})"
-    updates, after = optimizer_step(name, optimizer, gradient, unpack(optimizer_state), lane.params, extra)
+    updates, after = optimizer_step(name, optimizer, gradient, unpack(before), lane.params, extra)
     return lane._replace(
         params=optax.apply_updates(lane.params, updates),
         model_state=model_state,
@@ -242,6 +216,31 @@ def gradients_of_examples(
     each = jax.vmap(jax.value_and_grad(objective), (None, 0, 0, 0, 0))
     losses, gradients = each(params, batch.x, batch.y, batch.mask, jax.random.split(key, len(batch.mask)))
     return jnp.sum(losses), gradients
+
+
+def _penalised(client: Client, lane: Lane, params: Tree, loss: Array, gradient: Tree) -> tuple[Array, Tree]:
+    """Adds weight decay and the proximal term."""
+    if client.weight_decay is not None:
+        loss = loss + client.weight_decay / 2 * optax.tree.norm(params, squared=True)
+        gradient = jax.tree.map(lambda g, x: g + client.weight_decay * x, gradient, params)
+    if client.proximal is not None:
+        moved = optax.tree.sub(params, lane.anchor)
+        loss = loss + client.proximal / 2 * optax.tree.norm(moved, squared=True)
+        gradient = jax.tree.map(lambda g, x, s: g + client.proximal * (x - s), gradient, params, lane.anchor)
+    return loss, gradient
+
+
+def _corrected(client: Client, lane: Lane, gradient: Tree, value_and_gradient: Callable[..., Any]) -> Tree:
+    """Returns the gradient of the penalised loss after the client's correction."""
+
+    def gradient_at(point: Tree) -> Tree:
+        return shared_of(client, value_and_gradient(filled(point, lane.params))[1])
+
+    correction: Any = client.correction
+    run = local_run(client, lane)._replace(gradient_at=gradient_at)
+    parts = shared_of(client, gradient), shared_of(client, lane.params), lane.memory.correction, lane.shared
+    corrected = correction.gradient(*parts, run)
+    return filled(like_given(f"the correction {correction.name}", "gradient", corrected, parts[0]), gradient)
 
 
 def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stopping | None:

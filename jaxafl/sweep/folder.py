@@ -79,7 +79,13 @@ class SweepFolder:
         if is_sweep(path):
             known = json.loads((path / _ABOUT).read_text())
             changed = "; ".join(filter(None, (known["changed"], check_identity(path, known["identity"], identity))))
-        about = {"identity": identity, "changed": changed, "every": every, "dims": dims, "steps": steps}
+        about = {
+            "identity": identity,
+            "changed": changed,
+            "every": every,
+            "dims": dims,
+            "steps": steps,
+        }
         with replacing(path / _ABOUT) as unfinished:
             unfinished.write_text(json.dumps(about, indent=1, default=str))
         if done := len(list(path.glob("member-*.nc"))):
