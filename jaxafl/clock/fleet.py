@@ -7,9 +7,10 @@ yields server steps (`jaxafl.clock.Clock.steps`).
 from __future__ import annotations
 
 import math
+import operator
 from bisect import insort
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -108,6 +109,14 @@ class Fleet:
         self.choose: Callable[[LocalRun | None], int | None] = _restarts
         self.idle: Any = None  # idle clients, if they are drawn
         self.opens, self.open = NEVER, self._open  # time of starts that no arrival makes due, and what begins them
+        # ---- replies
+        self.hear: Callable[[], None] | None = (
+            None  # asks the server for all replies, if they come when they are needed
+        )
+        self.unheard: set[int] = set()  # clients whose next local steps depend on a reply that was not asked for yet
+        self.open_ended: dict[
+            int, int
+        ] = {}  # their runs: run_id -> index; each is in flight as if it had one local step
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
@@ -144,6 +153,9 @@ class Fleet:
         while True:
             while flight and flight[0].run_id not in known:
                 heappop(flight)
+            if flight and flight[0].run_id in self.open_ended:  # it ends now or later
+                self.settle()
+                continue
             first = min(flight[0].arrived, self.alarm) if flight else self.alarm
             phase = NEVER if self.transport is None else self.transport.time(self.now)
             if self.opens < min(first, phase):
@@ -225,6 +237,9 @@ class Fleet:
         self.since = 0
         self.stepped = self.now
         self.taken = runs
+        if self.hear is not None:
+            self.unheard |= {run.client for run in runs}
+            self._follow_replies()
         if makes:
             self.version, self.dropped = self.version + 1, []
         return made
@@ -238,6 +253,7 @@ class Fleet:
         now: float | None = None,
         flies: bool = True,
         timed: bool = True,
+        open_ended: bool = False,
     ) -> LocalRun:
         """Starts a run of a client.
 
@@ -248,6 +264,7 @@ class Fleet:
             now: start in simulated seconds; `None` is now.
             flies: False for a run that the clock itself waits for: `arrivals` does not yield it.
             timed: False for a run that the clock itself ends: its duration is not drawn.
+            open_ended: True if nobody needs the end of the run before it comes.
         """
         if version is None:
             version = self.version
@@ -257,7 +274,10 @@ class Fleet:
             now = self.now
         index, run_id = self.runs[client], self.started + self.before
         run = index + self.early
-        steps = self.planned_steps(client, run)
+        if later := client in self.unheard and open_ended and self._bounded(client, index):
+            steps = 1
+        else:
+            steps = self.planned_steps(client, run)
         reference = version if reference is None else reference
         seconds = work = math.nan
         if self.seconds is None or not timed:
@@ -278,6 +298,8 @@ class Fleet:
             begun = self.transport.begin(now, begun, seconds)
         self.runs[client], self.started = index + 1, self.started + 1
         self.known[run_id] = begun
+        if later:
+            self.open_ended[run_id] = index
         if self.repeats:
             self.known.pop(self.offered.get(client, -1), None)
             self.offered[client] = run_id
@@ -307,7 +329,8 @@ class Fleet:
 
     def stop(self, run: LocalRun) -> None:
         """Stops a run in flight; its client restarts when time moves on, before idle clients are drawn."""
-        self.discard(run, "stopped")
+        self.settle()
+        self.discard(self.known.get(run.run_id, run), "stopped")
         self.ended += 1
         if self.transport is not None:
             self.transport.stop(self.now, run)
@@ -325,6 +348,7 @@ class Fleet:
 
     def oldest(self) -> LocalRun | None:
         """Returns the run in flight that has started first, without those that never arrive."""
+        self.settle()
         runs = self.known.values()
         return next((run for run in runs if not (run.arrived <= self.now or run.arrived == NEVER)), None)
 
@@ -379,11 +403,39 @@ class Fleet:
                     f"{client}; expected 1 or more"
                 )
             self.local_steps[client] = int(steps)
-        if replies and self.seconds is not None:
+            self.unheard.discard(client)
+        if replies:
+            self._follow_replies()
+
+    def settle(self) -> None:
+        """Hears the replies on which the ends of runs in flight depend."""
+        if not self.open_ended:
+            return
+        self.hear()  # type: ignore[misc]
+        for run_id, index in self.open_ended.items():
+            if run_id in self.known:
+                run = self.known[run_id]
+                steps = self.planned_steps(run.client, run.run)
+                seconds, work = self.seconds.of(run.client, index, steps, run.started, self.longest)  # type: ignore[union-attr]
+                self.known[run_id] = run._replace(arrived=run.started + seconds, local_steps=steps, work=work)
+        self.flight[:] = [self.known[run.run_id] for run in self.flight if run.run_id in self.known]
+        heapify(self.flight)
+        self.open_ended.clear()
+
+    def _bounded(self, client: int, index: int) -> bool:
+        """Returns True if a run of a client cannot end earlier than with one local step."""
+        seconds = self.seconds
+        if seconds is None or seconds.by_start or self.transport is not None:
+            return False
+        return not seconds.by_steps or operator.le(*seconds.of_steps(client, index, self.now, self.longest))
+
+    def _follow_replies(self) -> None:
+        if self.seconds is not None:
             self.seconds.follow_replies()
 
     def flying(self) -> list[LocalRun]:
         """Returns the runs that have not ended yet, in start order."""
+        self.settle()
         return [run for run in self.known.values() if not run.arrived <= self.now]
 
     def held(self) -> list[int]:
@@ -408,9 +460,9 @@ class Fleet:
                 del due[:place]
                 return
             if self.origin is not None:
-                self.start(client, *self.origin(len(due) - place - 1))
+                self.start(client, *self.origin(len(due) - place - 1), open_ended=True)
             else:
-                self.start(client, versions.pop(ended.run_id, None) if ended else None)
+                self.start(client, versions.pop(ended.run_id, None) if ended else None, open_ended=True)
         due.clear()
 
     def _open(self, first: float) -> None:
@@ -443,6 +495,8 @@ class Fleet:
 
     def planned_steps(self, client: int, run: int) -> int:
         """Returns the local steps of a run."""
+        if client in self.unheard:
+            self.hear()  # type: ignore[misc]
         if client in self.local_steps:
             return self.local_steps[client]
         return int(self.table[client, min(run, self.table.shape[1] - 1)])

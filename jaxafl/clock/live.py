@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,22 @@ def check_clock(clock: Any, num_clients: int) -> None:
     check_number(clock.name, "pause", clock.pause, least=0)
 
 
+class Replies(Mapping[int, int]):
+    """The replies to a server step, client -> local steps, which the server is asked for when a clock reads them."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.clients = fleet, {run.client: run.run for run in fleet.taken}
+
+    def __getitem__(self, client: int) -> int:
+        return self.fleet.planned_steps(client, self.clients[client])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.clients)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
 class Live:
     """A clock that is advanced any number of server steps at a time, with the server's replies if there are any."""
 
@@ -62,6 +78,7 @@ class Live:
         self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)
         self.fleet = Fleet(clock, num_clients, local_steps, self.seed)
         self.steps = clock.steps(self.fleet)
+        self.replies: Replies | None = None  # to the last server step, if `Fleet.hear` asks for them
         self.times = np.zeros(0)  # of the server steps so far, without pauses
         self.error: Exception | None = None  # of the step after those that a call of `advance` has returned
 
@@ -70,16 +87,19 @@ class Live:
 
         Args:
             replies: the server's answers to the step before, if there is one: client -> local steps from its next start
-                on.
+                on. `None` if `Fleet.hear` asks for them.
         """
         self.fleet.reply(replies)
         try:
-            return self.steps.send(replies)
+            step = self.steps.send(replies or self.replies)
         except StopIteration:
             raise UserError(
                 f"the clock {self.clock.name}: steps(fleet) ends before server step {self.fleet.version}; expected "
                 "server steps without end. Write a loop that does not end"
             ) from None
+        if self.fleet.hear is not None:
+            self.replies = Replies(self.fleet)
+        return step
 
     def advance(self, count: int, early: bool = False) -> Schedule:
         """Returns the schedule of the next `count` server steps of a server that does not reply.

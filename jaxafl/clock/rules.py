@@ -315,8 +315,9 @@ class grace(_Together):
 
     def closes(self, fleet: Fleet) -> float:
         end = fleet.waiting[0].arrived + float(self.window)
-        coming = (run.arrived for run in fleet.flight if run.run_id in fleet.known)
-        last = not fleet.in_flight() or (self.close == "last" and min(coming, default=NEVER) > end)
+        last = not fleet.in_flight()
+        if self.close == "last" and not last:
+            last = min((run.arrived for run in fleet.flying()), default=NEVER) > end
         return fleet.now if last else end
 
 

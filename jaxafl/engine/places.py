@@ -1,9 +1,9 @@
-"""Places of versions and updates on the device, for a run that advances one server step at a time."""
+"""Places of versions and updates on the device, for a run whose server replies."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,34 +55,39 @@ class Places:
 
     Attributes:
         live: the clock.
+        queue: server steps that are planned and not made yet.
         going: False after the parameters have stopped being finite.
         taken: client updates consumed so far.
     """
 
-    def __init__(self, problem: Problem, lanes: int, ahead: bool) -> None:
+    def __init__(self, problem: Problem, lanes: int, ahead: bool, hear: Callable[[], None]) -> None:
         """
         Args:
             problem: the run.
             lanes: L.
             ahead: True to fill idle lanes with runs in flight.
+            hear: makes the server steps of the queue, and passes their replies to `answered`.
         """
         client, counts = problem.client, problem.data.counts
         self.live = Live(problem.clock, problem.data.num_clients, client.local_steps(counts), problem.seed)
         self.unit = np.ones_like(counts) if client.epochs is None else np.asarray(client.steps_per_epoch(counts))
+        self.live.fleet.hear = hear
         self.lanes, self.ahead, self.remembers = lanes, ahead, client.remembers
         self.pause = problem.clock.pause
         self.by_client = Delivery.BY_CLIENT in problem.clock.delivers
         self.ring, self.store = Pool(), Pool()
         self.slots = {0: self.ring.take()}  # by version
         self.rows: dict[int, int] = {}  # by run_id, of trained updates
-        self.answers: Mapping[int, int] | None = None
+        self.queue: list[PlacedStep] = []
         self.steps: list[ServerStep] = []  # that are not part of `known`
         self.known: Schedule | None = None
         self.going, self.taken = True, 0
 
-    def next(self) -> PlacedStep:
+    def next(self) -> None:
         """Advances the clock by one server step, and assigns places."""
-        step = self.live.next(self.answers)
+        step, fleet = self.live.next(), self.live.fleet
+        if not self.going:  # the clock has asked for replies, and the run has failed
+            return
         self.steps.append(step)
         slots, rows = self.slots, self.rows
         work = [run for run in step.runs if run.run_id not in rows]
@@ -90,24 +95,23 @@ class Places:
             work += [dropped.run for dropped in step.dropped if dropped.reason in _COMPLETED]
             work.sort()
         elif self.ahead and work:
-            others = (run for run in sorted(self.live.fleet.flying()) if run.run_id not in rows)
-            work += [run for run, _ in zip(others, range(-len(work) % self.lanes), strict=False)]
+            others = sorted(run for run in fleet.known.values() if run.run_id not in {*rows, *fleet.open_ended})
+            work += others[: -len(work) % self.lanes]
         rows |= {run.run_id: self.store.take() for run in work}
 
         def placed(run: LocalRun) -> Placed:
             return Placed(run, slots.get(run.version, 0), slots[run.reference], rows[run.run_id])
 
         segments, arrivals = self._segments([*map(placed, work)]), [*map(placed, step.runs)]
-        kept = self.live.fleet.known
         for run in (*step.runs, *(dropped.run for dropped in step.dropped)):
-            if run.run_id in rows and run.run_id not in kept:
+            if run.run_id in rows and run.run_id not in fleet.known:
                 self.store.append(rows.pop(run.run_id))
-        held = {*self.live.fleet.held()}
+        held = {*fleet.held()}
         for version in [version for version in slots if version not in held]:
             self.ring.append(slots.pop(version))
         slots[step.version + 1] = self.ring.take()
         self.taken += len(step.runs)
-        return PlacedStep(step, segments, arrivals, slots[step.version + 1])
+        self.queue.append(PlacedStep(step, segments, arrivals, slots[step.version + 1]))
 
     def _segments(self, trained: list[Placed]) -> list[list[Placed]]:
         """Divides runs into segments of at most L; runs of a client that remembers follow each other."""
@@ -121,14 +125,19 @@ class Places:
             turns[turn].append(one)
         return [turn[begin : begin + self.lanes] for turn in turns for begin in range(0, len(turn), self.lanes)]
 
-    def answered(self, replies: np.ndarray) -> None:
-        """Takes the server's replies [A] to the last server step, in units of `Client(steps=...)` or `epochs`."""
-        runs = self.steps[-1].runs
-        entries = [run.client for run in runs] if self.by_client else range(len(runs))
-        self.answers = {
-            run.client: int(replies[entry]) * int(self.unit[run.client])
-            for run, entry in zip(runs, entries, strict=True)
-        }
+    def answered(self, replies: np.ndarray, failed: bool) -> None:
+        """Takes the replies [n, A] to the first server steps of the queue, in units of `Client(steps=...)` or `epochs`.
+
+        A run that has failed ends: the clock gets any number, for the server step that it is in.
+        """
+        fleet = self.live.fleet
+        self.going = not failed
+        for reply, (step, *_) in zip(replies, self.queue, strict=False):
+            clients = np.array([run.client for run in step.runs], int)
+            found = reply[clients] if self.by_client else reply[: len(clients)]
+            found = np.ones_like(clients) if failed else found * self.unit[clients]
+            fleet.reply(dict(zip(clients.tolist(), found.tolist(), strict=True)))
+        del self.queue[: len(replies)]
 
     def schedule(self) -> Schedule:
         """Returns the schedule of the server steps so far."""
@@ -138,47 +147,49 @@ class Places:
             self.steps = []
         return self.known
 
-    def room(self, planned: PlacedStep, shapes: Shapes, scratch: int) -> Shapes:
-        """Returns the shapes with room for a server step; `scratch`: slots of the ring that nobody takes."""
-        arrivals = self.live.num_clients if self.by_client else len(planned.arrivals)
+    def room(self, shapes: Shapes, count: int, scratch: int) -> Shapes:
+        """Returns the shapes with room for the first server steps of the queue; `scratch`: slots of the ring that nobody
+        takes."""
+        arrivals = [self.live.num_clients if self.by_client else len(one.arrivals) for one in self.queue[:count]]
         return shapes._replace(
             ring=_grown(shapes.ring, self.ring.used + scratch),
             store=_grown(shapes.store, self.store.used),
-            arrivals=_grown(shapes.arrivals, arrivals),
-            segments=_grown(shapes.segments, len(planned.segments)),
+            arrivals=_grown(shapes.arrivals, max(arrivals, default=0)),
         )
 
-    def write(self, planned: PlacedStep, segments: Segments, steps: Steps) -> None:
-        """Writes a server step into the tables of its member, [S, L] and [1, A]."""
+    def write(self, at: int, segments: Segments, steps: Steps, first: int) -> None:
+        """Writes server step `at` of the queue into the tables of its member, from segment `first` on."""
+        planned = self.queue[at]
         step, pause = planned.step, self.pause
-        for number, segment in enumerate(planned.segments):
+        for number, segment in enumerate(planned.segments, first):
             for lane, (run, slot, reference, row) in enumerate(segment):
-                at = number, lane
-                segments.active[at] = run.local_steps
+                where = number, lane
+                segments.active[where] = run.local_steps
                 if segments.loads is not None:
-                    segments.loads[at] = segments.saves[at] = 1
-                segments.load_slot[at], segments.load_client[at], segments.load_run[at] = slot, run.client, run.run
-                segments.save_slot[at], segments.save_row[at] = reference, row
-                segments.load_staleness[at] = step.version - run.reference
-                segments.load_duration[at] = run.arrived - run.started
-                segments.load_version[at], segments.load_server_step[at] = run.version, step.version
-                segments.load_started[at] = run.started + pause * run.version
-        steps.time[0], steps.write_slot[0] = step.time + pause * (step.version + 1), planned.write_slot
+                    segments.loads[where] = segments.saves[where] = 1
+                segments.load_slot[where], segments.save_slot[where], segments.save_row[where] = slot, reference, row
+                segments.load_client[where], segments.load_run[where] = run.client, run.run
+                segments.load_staleness[where] = step.version - run.reference
+                segments.load_duration[where] = run.arrived - run.started
+                segments.load_version[where], segments.load_server_step[where] = run.version, step.version
+                segments.load_started[where] = run.started + pause * run.version
+        steps.time[at], steps.write_slot[at] = step.time + pause * (step.version + 1), planned.write_slot
         for place, (run, _, base, row) in enumerate(planned.arrivals):
-            at = 0, run.client if self.by_client else place
+            where = at, run.client if self.by_client else place
             if steps.mask is not None:
-                steps.mask[at] = 1
+                steps.mask[where] = 1
             if steps.base_slot is not None:
-                steps.base_slot[at] = base
-            steps.update_slot[at], steps.client[at], steps.local_steps[at] = row, run.client, run.local_steps
-            steps.staleness[at] = step.version - run.reference
-            steps.multiplicity[at] = 1 if step.counts is None else step.counts[place]
-            steps.kind[at] = 0 if step.kinds is None else step.kinds[place]
+                steps.base_slot[where] = base
+            steps.update_slot[where], steps.client[where], steps.local_steps[where] = row, run.client, run.local_steps
+            steps.staleness[where] = step.version - run.reference
+            steps.multiplicity[where] = 1 if step.counts is None else step.counts[place]
+            steps.kind[where] = 0 if step.kinds is None else step.kinds[place]
 
 
 def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
-    """Returns tables of zeros for one server step of each member."""
-    sizes = {"*S": shapes.segments, "L": shapes.lanes, "*T": 1, "*T1": 1, "A": shapes.arrivals}
+    """Returns tables of zeros for the server steps of each member."""
+    count = shapes.steps_per_call
+    sizes = {"*S": shapes.segments, "L": shapes.lanes, "*T": count, "*T1": count, "A": shapes.arrivals}
 
     def zeros(column: Any) -> np.ndarray:
         return np.zeros([members, *(sizes[part] for part in column.dim_str.split())], column.dtypes[0])

@@ -1,6 +1,8 @@
-"""Runs whose server replies: its replies change the work of later runs, so a call of the program makes one server step.
+"""Runs whose server replies with the number of local steps of a client's next run.
 
-Several members, each with a clock of its own, take a server step each per call.
+The clock goes on until it needs a reply that is not there, and a call of the program makes the server steps up to that
+one. A client that is idle, or whose run cannot end yet, needs none. Several members, each with a clock of its own, make
+equally many server steps per call.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from jaxafl.engine.state import Records, State
 
 Reached = Callable[[ServerStep, int], tuple[int, str]]
 """(server step, arrivals before it) -> 1 if the step is within the limits, else 0; and the limit that it reaches."""
+_WINDOW = 16  # most server steps of a call
 _AHEAD = 32  # most lanes that train runs in flight ahead of their arrival, on an accelerator
 
 
@@ -62,34 +65,25 @@ class Replying(Execution):
             slots=True,
             base=first.reads_base,
             per_lane=True,
+            segments=_WINDOW,
+            steps_per_call=_WINDOW,
             steady=lanes == 1 and not self.scratch,
             steps_per_row=1,
         )
         super().__init__(problems, shapes, speed.deterministic, shared=False)
-        self.places = [Places(problem, lanes, ahead) for problem in problems]
+        self.places = [Places(problem, lanes, ahead, self._hear) for problem in problems]
         self.build(shapes)
 
     def advance(self, start: int, stop: int) -> Records:
-        outputs: list[np.ndarray] = []
-        for number in range(start, stop):
-            if not self._fill(number):
-                break
-            self.state, output, _ = self.compiled(self.constant, self.vector.copy(), self.state)
-            outputs.append(np.asarray(output))
-            found, failed = self.packing_out.views(outputs[-1])
-            self._hear(found.replies, failed)
-            if self.ended is not None:
-                break
-        records, _ = self.packing_out.views(np.array(outputs, np.uint32).reshape(-1, self.packing_out.size))
-        # from [steps, P, 1, ...] to [P, steps, ...]
-        return jax.tree.map(lambda leaf: np.moveaxis(leaf[:, :, 0], 0, 1).copy(), records)
+        self.pieces = [self.packing_out.views(np.zeros((0, self.packing_out.size), np.uint32))[0]]
+        self.pieces = [jax.tree.map(lambda leaf: np.moveaxis(leaf[:, :, 0], 0, 1), one) for one in self.pieces]
+        self._plan(start, stop, self._make)
+        return self.joined(self.pieces)
 
     def resume(self, steps: int, records: Sequence[Records]) -> None:
         known = self.joined(records).replies
-        failed = np.array([-1 if failure is None else failure[0] for failure in self.failures()])
-        for number in range(steps):
-            self._fill(number)
-            self._hear(known[:, number : number + 1], np.where(failed <= number, failed, -1))
+        failed = np.array([steps if failure is None else failure[0] for failure in self.failures()])
+        self._plan(0, steps, lambda begin, end: (known[:, begin:end], failed < end))
 
     def schedule(self, index: int) -> Schedule:
         return self.places[index].schedule()
@@ -97,64 +91,90 @@ class Replying(Execution):
     def build(self, shapes: Shapes) -> None:
         self.enlarge(shapes)
         self.program, count = self.program.of(shapes), len(self.problems)
-        one, each = np.zeros(1, np.int32), np.zeros((count, 1), np.int32)
+        one, each = np.zeros(_WINDOW, np.int32), np.zeros((count, _WINDOW), np.int32)
         several = LoopRows(each, one, each, each, None, one)  # those that have ended take no step
         rows = several if count > 1 else LoopRows(each, one, each)
-        tables = Tables(*tables_for(shapes, count), rows, np.int32(0))
-        packing = Packing.of(tables)
+        given = Tables(*tables_for(shapes, count), rows, np.int32(0)), np.int32(0)
+        packing = Packing.of(given)
         self.vector = np.zeros(packing.size, np.uint32)
-        self.tables = packing.views(self.vector)
+        self.tables, self.end = packing.views(self.vector)
         both = self.tables.segments, self.tables.steps
         self.tables_of_runs = [jax.tree.map(lambda leaf, at=at: leaf[at], both) for at in range(count)]
         leaves, structure = jax.tree.flatten((self.members, self.problems[0].device))
         self.constant = tuple(leaves)  # flat, since a call would flatten the parts of the simulation again each time
         static, arguments = (self.program, packing, structure), (self.constant, on_device(self.vector), self.state)
         how: dict[str, Any] = dict(donate=(2,), deterministic=self.deterministic)
-        self.compiled, seconds = compiled(one_step, static, arguments, **how)
+        self.compiled, seconds = compiled(several_steps, static, arguments, **how)
         results = self.compiled.out_tree
         _, _, self.packing_out = jax.tree.unflatten(results, [None] * results.num_leaves)
         self.compile_seconds += seconds
 
-    def _fill(self, number: int) -> bool:
-        """Writes the tables of a server step; returns False if there is none."""
-        planned = {index: places.next() for index, places in enumerate(self.places) if places.going}
-        if self.limits is not None and planned:
+    def _plan(self, start: int, stop: int, make: Callable[[int, int], tuple[np.ndarray, np.ndarray]]) -> None:
+        """Plans server steps, which `make(begin, end)` makes: it returns replies [P, steps, A], and who has failed."""
+        self.begin, self.make = start, make
+        for number in range(start, stop):
+            if number - self.begin == _WINDOW:
+                self._hear()
+            for places in self.places:
+                if places.going:
+                    places.next()
             places = self.places[0]
-            within, why = self.limits(planned[0].step, places.taken - len(planned[0].step.runs))
-            self.ended = (number + within, why) if why else None
-            if not within:
-                places.steps.pop()  # it will not be made
-                return False
-        shapes = self.shapes
-        for index, one in planned.items():
-            shapes = self.places[index].room(one, shapes, self.scratch)
+            if self.limits is not None and places.going:
+                step = places.queue[-1].step
+                within, why = self.limits(step, places.taken - len(step.runs))
+                self.ended = (number + within, why) if why else None
+                if not within:  # it will not be made
+                    del places.queue[-1], places.steps[-1]
+            if self.ended is not None or not any(places.going for places in self.places):
+                break
+        self._hear()
+
+    def _hear(self) -> None:
+        """Makes the server steps that all members have planned, and takes the replies."""
+        if count := min((len(places.queue) for places in self.places if places.going), default=0):
+            replies, failed = self.make(self.begin, self.begin + count)
+            self.begin += count
+            for places, reply, ends in zip(self.places, replies, failed, strict=True):
+                if places.going:
+                    places.answered(reply, ends)
+
+    def _make(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Makes planned server steps by a call of the program."""
+        going = [index for index, places in enumerate(self.places) if places.going]
+        shapes, first = self.shapes, 0
+        counts = np.array([[len(one.segments) for one in self.places[index].queue[: end - begin]] for index in going])
+        for index in going:
+            shapes = self.places[index].room(shapes, end - begin, self.scratch)
+        needed = int(counts.max(axis=0).sum())
+        if needed > shapes.segments:
+            shapes = shapes._replace(segments=power_of_two(needed))
         if shapes != self.shapes:
             self.build(shapes)
         self.vector[:] = 0
         rows = self.tables.rows
-        self.tables.origin[...] = number
-        rows.step[...] = number
-        rows.segments[0] = max((len(one.segments) for one in planned.values()), default=0)
-        for index, one in planned.items():
+        self.tables.origin[...], self.end[...] = begin, end
+        for at, number in enumerate(counts.max(axis=0).tolist()):
+            rows.step[:, at], rows.segment[:, at], rows.segments[at] = begin + at, first, number
+            for index in going:
+                self.places[index].write(at, *self.tables_of_runs[index], first)
             if len(self.places) > 1:
-                rows.steps[index] = 1
-                longest = max((each.run.local_steps for segment in one.segments for each in segment), default=0)
-                rows.local_steps[0] = max(rows.local_steps[0], longest)
-            self.places[index].write(one, *self.tables_of_runs[index])
-        return bool(planned)
+                rows.steps[going, at] = 1
+                active = self.tables.segments.active[:, first : first + number]
+                rows.local_steps[at] = active.max(initial=0)
+            first += number
+        self.state, output, _ = self.compiled(self.constant, self.vector.copy(), self.state)
+        found, failed = self.packing_out.views(np.asarray(output))
+        count = end - begin
+        if len(self.places) == 1 and failed[0] >= 0:
+            count, self.ended = int(failed[0]) + 1 - begin, None
+        self.pieces.append(jax.tree.map(lambda leaf: leaf[:, :count].copy(), found))
+        return found.replies[:, : end - begin], failed >= 0
 
-    def _hear(self, replies: np.ndarray, failed: np.ndarray) -> None:
-        """Takes the replies [P, 1, A] of a server step, and ends the runs that have failed."""
-        for index, places in enumerate(self.places):
-            places.going &= bool(failed[index] < 0)
-            if places.going:
-                places.answered(replies[index, 0])
 
-
-def one_step(
+def several_steps(
     program: Program, packing: Packing, structure: Any, constant: Any, vector: Any, state: State
 ) -> tuple[State, Any, Packing]:
-    """Makes one server step of every member; see `jaxafl.engine.program.advance`.
+    """Makes server steps of every member; see `jaxafl.engine.program.advance`.
 
     Args:
         program, packing, structure: static; the program, the places of the tables in the vector, and the structure of
@@ -167,9 +187,8 @@ def one_step(
         The new state, the vector of the records and the steps of failures, and the places in it.
     """
     members, device = jax.tree.unflatten(structure, constant)
-    tables = packing.unpack(vector)
-    number = tables.origin
-    state, records = advance(program, members, device, tables, state, number, number + 1, number)
+    tables, end = packing.unpack(vector)
+    state, records = advance(program, members, device, tables, state, tables.origin, end, tables.origin)
     found = records, state.failure.step
     places = Packing.of(found)
     return state, places.pack(found), places
