@@ -110,13 +110,9 @@ class Fleet:
         self.idle: Any = None  # idle clients, if they are drawn
         self.opens, self.open = NEVER, self._open  # time of starts that no arrival makes due, and what begins them
         # ---- replies
-        self.hear: Callable[[], None] | None = (
-            None  # asks the server for all replies, if they come when they are needed
-        )
-        self.unheard: set[int] = set()  # clients whose next local steps depend on a reply that was not asked for yet
-        self.open_ended: dict[
-            int, int
-        ] = {}  # their runs: run_id -> index; each is in flight as if it had one local step
+        self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
+        self.unheard: set[int] = set()  # clients whose replies are missing
+        self.open_ended: dict[int, int] = {}  # run_id -> index of their runs, in flight as if with one local step
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all

@@ -148,16 +148,15 @@ class Places:
         return self.known
 
     def room(self, shapes: Shapes, count: int, scratch: int) -> Shapes:
-        """Returns the shapes with room for the first server steps of the queue; `scratch`: slots of the ring that nobody
-        takes."""
+        """Returns the shapes with room for `count` server steps; `scratch`: slots of the ring that nobody takes."""
         arrivals = [self.live.num_clients if self.by_client else len(one.arrivals) for one in self.queue[:count]]
         return shapes._replace(
-            ring=_grown(shapes.ring, self.ring.used + scratch),
-            store=_grown(shapes.store, self.store.used),
-            arrivals=_grown(shapes.arrivals, max(arrivals, default=0)),
+            ring=grown(shapes.ring, self.ring.used + scratch),
+            store=grown(shapes.store, self.store.used),
+            arrivals=grown(shapes.arrivals, max(arrivals, default=0)),
         )
 
-    def write(self, at: int, segments: Segments, steps: Steps, first: int) -> None:
+    def write(self, at: int, first: int, segments: Segments, steps: Steps) -> None:
         """Writes server step `at` of the queue into the tables of its member, from segment `first` on."""
         planned = self.queue[at]
         step, pause = planned.step, self.pause
@@ -201,6 +200,6 @@ def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
     return columns_read(table(Segments), table(Steps), shapes)
 
 
-def _grown(size: int, needed: int) -> int:
+def grown(size: int, needed: int) -> int:
     """Returns the size, or a power of two that is at least `needed` if it is too small."""
     return size if size >= needed else power_of_two(needed)

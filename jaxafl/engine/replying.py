@@ -19,7 +19,7 @@ from jaxafl.clock import Schedule
 from jaxafl.clock.fleet import ServerStep
 from jaxafl.device import compiled, on_device
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.places import Places, tables_for
+from jaxafl.engine.places import Places, grown, tables_for
 from jaxafl.engine.plan import LoopRows, Tables
 from jaxafl.engine.planned import chunk_of, power_of_two
 from jaxafl.engine.problem import Problem, Program, Shapes, Speed
@@ -75,8 +75,8 @@ class Replying(Execution):
         self.build(shapes)
 
     def advance(self, start: int, stop: int) -> Records:
-        self.pieces = [self.packing_out.views(np.zeros((0, self.packing_out.size), np.uint32))[0]]
-        self.pieces = [jax.tree.map(lambda leaf: np.moveaxis(leaf[:, :, 0], 0, 1), one) for one in self.pieces]
+        nothing, _ = self.packing_out.views(np.zeros(self.packing_out.size, np.uint32))
+        self.pieces = [jax.tree.map(lambda leaf: leaf[:, :0], nothing)]
         self._plan(start, stop, self._make)
         return self.joined(self.pieces)
 
@@ -142,25 +142,23 @@ class Replying(Execution):
         """Makes planned server steps by a call of the program."""
         going = [index for index, places in enumerate(self.places) if places.going]
         shapes, first = self.shapes, 0
-        counts = np.array([[len(one.segments) for one in self.places[index].queue[: end - begin]] for index in going])
         for index in going:
             shapes = self.places[index].room(shapes, end - begin, self.scratch)
-        needed = int(counts.max(axis=0).sum())
-        if needed > shapes.segments:
-            shapes = shapes._replace(segments=power_of_two(needed))
+        queues = zip(*(self.places[index].queue[: end - begin] for index in going), strict=True)
+        most = [max(len(one.segments) for one in each) for each in queues]
+        shapes = shapes._replace(segments=grown(shapes.segments, sum(most)))
         if shapes != self.shapes:
             self.build(shapes)
         self.vector[:] = 0
         rows = self.tables.rows
         self.tables.origin[...], self.end[...] = begin, end
-        for at, number in enumerate(counts.max(axis=0).tolist()):
+        for at, number in enumerate(most):
             rows.step[:, at], rows.segment[:, at], rows.segments[at] = begin + at, first, number
             for index in going:
-                self.places[index].write(at, *self.tables_of_runs[index], first)
+                self.places[index].write(at, first, *self.tables_of_runs[index])
             if len(self.places) > 1:
                 rows.steps[going, at] = 1
-                active = self.tables.segments.active[:, first : first + number]
-                rows.local_steps[at] = active.max(initial=0)
+                rows.local_steps[at] = self.tables.segments.active[:, first : first + number].max(initial=0)
             first += number
         self.state, output, _ = self.compiled(self.constant, self.vector.copy(), self.state)
         found, failed = self.packing_out.views(np.asarray(output))
@@ -180,7 +178,7 @@ def several_steps(
         program, packing, structure: static; the program, the places of the tables in the vector, and the structure of
             hyperparameters and data.
         constant: leaves of hyperparameters and data.
-        vector: the tables.
+        vector: the tables and the server step after the last one.
         state: of the runs.
 
     Returns:

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 
 from jaxafl import clock as c
 from jaxafl.clock import Delivery, Fleet, Live
 from jaxafl.clock.schedule import cut, joined
 from jaxafl.options import Number, number, static
-from jaxafl.server import Outcome, Server
+from jaxafl.server import Outcome, Server, asyncfeded
 from jaxafl.simulation import Simulation
-from tests.problems import GD, quadratic
+from tests.problems import GD, descent, quadratic
 
 CLIENTS = 5
 TIMES = c.uniform(1, 5)
@@ -249,6 +250,26 @@ def test_replies_change_the_next_start_of_a_client() -> None:
     np.testing.assert_allclose(lasted, 1 + 0.5 * found.of_arrivals("local_steps"))
     with pytest.raises(ValueError, match=r"replied .* with 0 local steps for client 1"):
         live.next({1: 0})
+
+
+class reads_replies(c.free_running):
+    """The clock `free_running`, which reads every reply before it goes on."""
+
+    def steps(self, fleet: Fleet) -> c.fleet.Steps:
+        made, replies = super().steps(fleet), None
+        while True:
+            replies = yield made.send(replies)
+            assert replies is not None and min(dict(replies).values()) >= 1
+
+
+@pytest.mark.parametrize("options", [{}, {"bound": c.stop(4)}, {"begins": c.grace(1.0, close="last")}, {"lost": 0.3}])
+@pytest.mark.parametrize("flying", [3, 6])
+def test_a_clock_goes_on_without_the_replies_that_it_does_not_need(flying: int, options: dict[str, Any]) -> None:
+    how = {"durations": c.uniform(1, 5) * c.constant(0.3, per="step"), "concurrency": flying, **options}
+    server = asyncfeded(base_rate=1.0, eps=1.0, target_staleness=2.0, kappa=1.0)
+    found, wanted = (descent(server=server, clock=kind(**how)).run(60) for kind in (c.free_running, reads_replies))
+    xr.testing.assert_equal(found, wanted)
+    assert len(np.unique(found.local_steps)) > 2
 
 
 SEVERAL = [
