@@ -390,9 +390,9 @@ class Fleet:
 
     # ---- what the engine calls
 
-    def reply(self, replies: Mapping[int, int] | None) -> None:
+    def reply(self, replies: Mapping[int, int]) -> None:
         """Takes the server's answers: client -> local steps from its next start on."""
-        for client, steps in (replies or {}).items():
+        for client, steps in replies.items():
             if steps < 1:
                 raise UserError(
                     f"the server replied at server step {self.version - 1} with {steps} local steps for client "
@@ -400,8 +400,7 @@ class Fleet:
                 )
             self.local_steps[client] = int(steps)
             self.unheard.discard(client)
-        if replies:
-            self._follow_replies()
+        self._follow_replies()
 
     def settle(self) -> None:
         """Hears the replies on which the ends of runs in flight depend."""

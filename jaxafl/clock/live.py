@@ -89,7 +89,8 @@ class Live:
             replies: the server's answers to the step before, if there is one: client -> local steps from its next start
                 on. `None` if `Fleet.hear` asks for them.
         """
-        self.fleet.reply(replies)
+        if replies:
+            self.fleet.reply(replies)
         try:
             step = self.steps.send(replies or self.replies)
         except StopIteration:

@@ -285,12 +285,13 @@ class Schedule(Summarised):
 
     def statistics(self) -> dict[str, float]:
         """Computes statistics of staleness (over arrivals, and τ_max over steps), simulated time and arrivals."""
-        every, largest = self.staleness[self.mask], self.staleness.max(axis=1, initial=-1)[self.taken > 0]
-        ages, worst = (one if len(one) else np.array([np.nan]) for one in (every, largest))
+        nothing = np.full(int(not self.taken.any()), np.nan)
+        ages = np.append(nothing, self.staleness[self.mask])
+        worst = np.append(nothing, self.staleness.max(axis=1, initial=-1)[self.taken > 0])
         per_client = np.bincount(self.per_arrival["client"], minlength=self.num_clients)
         quantities = {
             "server_steps": self.server_steps,
-            "arrivals": len(every),
+            "arrivals": per_client.sum(),
             "time": self.time[-1] if self.server_steps else 0.0,
             "staleness_mean": ages.mean(),
             "staleness_median": np.median(ages),
@@ -301,7 +302,7 @@ class Schedule(Summarised):
             "arrivals_per_client_min": per_client.min(),
             "arrivals_per_client_max": per_client.max(),
         }
-        return {name: float(value) for name, value in quantities.items()}
+        return dict(zip(quantities, map(float, quantities.values()), strict=True))
 
 
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:

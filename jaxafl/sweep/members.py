@@ -216,7 +216,9 @@ class Work:
         first, most = self.members[sharing[0][0]].simulation, self.most
         replies = bool(first.clock_sees_training)
         in_lockstep = not (self.until or first.server.needs.client_rows or first.server.needs.client_models)
-        if (most is None and on_cpu() and _num_parameters(first) > _MOST_BATCHED) or (replies and not in_lockstep):
+        # on a CPU, a server that replies gains nothing from members that wait for each other
+        alone = on_cpu() and (replies or _num_parameters(first) > _MOST_BATCHED)
+        if (most is None and alone) or (replies and not in_lockstep):
             most = 1
         if in_lockstep and (replies or not on_cpu()) and all(len(members) == 1 for members in sharing):
             sharing = [[place for members in sharing for place in members]]
