@@ -181,8 +181,7 @@ class Places:
                 steps.base_slot[where] = base
             steps.update_slot[where], steps.client[where], steps.local_steps[where] = row, run.client, run.local_steps
             steps.staleness[where] = step.version - run.reference
-            steps.multiplicity[where] = 1 if step.counts is None else step.counts[place]
-            steps.kind[where] = 0 if step.kinds is None else step.kinds[place]
+            steps.multiplicity[where], steps.kind[where] = step.counts[place], step.kinds[place]
 
 
 def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:

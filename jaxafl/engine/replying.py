@@ -229,8 +229,8 @@ class Packing:
 
     def pack(self, tree: Any) -> jax.Array:
         """Returns the vector of a traced tree."""
-        leaves = (leaf.astype(_stored(leaf.dtype)) for leaf in jax.tree.leaves(tree))
-        return jnp.concatenate([jax.lax.bitcast_convert_type(leaf, jnp.uint32).ravel() for leaf in leaves])
+        leaves = jax.tree.leaves(tree)
+        return jnp.concatenate([leaf.astype(_stored(leaf.dtype)).ravel().view(jnp.uint32) for leaf in leaves])
 
     def unpack(self, vector: jax.Array) -> Any:
         """Returns the traced tree of a vector."""
@@ -238,9 +238,7 @@ class Packing:
         for name, kind in zip(self.record.names or (), self.types, strict=True):
             field, begin = self.record[name], self.record.fields[name][1]  # type: ignore[index]
             words = vector[begin // 4 : (begin + field.itemsize) // 4]
-            wide = (2,) if field.base.itemsize == 8 else ()
-            leaf = jax.lax.bitcast_convert_type(words.reshape(*field.shape, *wide), field.base)
-            found.append(leaf.astype(kind))
+            found.append(words.view(field.base).reshape(field.shape).astype(kind))
         return jax.tree.unflatten(self.structure, found)
 
 
