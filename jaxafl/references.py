@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -30,8 +31,8 @@ def version() -> str:
 def citation(*parts: Any) -> str:
     """BibTeX of jaxafl and of the publications that parts, and the dataclasses that they hold, name in `references`:
     keys of `BIBTEX`, or entries of their own."""
-    keys = dict.fromkeys(key for part in parts for key in _keys(part))
-    return "\n\n".join([_JAXAFL, *(BIBTEX.get(key, key) for key in keys)])
+    keys = dict.fromkeys(itertools.chain.from_iterable(map(_keys, parts)))
+    return "\n\n".join([_JAXAFL, *map(BIBTEX.get, keys, keys)])
 
 
 def _keys(node: Any) -> Iterator[str]:

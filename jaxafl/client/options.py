@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -233,8 +234,9 @@ class Client(Optimised, init=False):
         sizes = np.asarray(self.batch_size, np.int32) if isinstance(self.batch_size, tuple) else None
         epochs = max(self.epochs) if isinstance(self.epochs, tuple) else self.epochs
         piece = self.micro_batch or self.width or min(largest, FULL_BATCH_PIECE)
-        fixed: Any = {"batch_size": self.width or None, "epochs": epochs, "micro_batch": piece}
-        return dataclasses.replace(self, **fixed, _sizes=sizes, _attack=attack)
+        new, size = copy.copy(self), self.width or None  # nothing of it has to be checked again
+        vars(new).update(batch_size=size, epochs=epochs, micro_batch=piece, _sizes=sizes, _attack=attack)
+        return new
 
     @property
     def attack(self) -> Any:

@@ -19,7 +19,7 @@ import jaxafl.clock
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.options import Number, Part, bounds_of
+from jaxafl.options import Number, Part
 from jaxafl.server.scheduled import Scheduled
 
 Array = jax.Array
@@ -177,8 +177,8 @@ class Server(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in dataclasses.fields(self):
-            value, bounds = getattr(self, field.name), bounds_of(field)
-            number = bounds.checked and not (bounds.static or bounds.per_client)
+            value, bounds = getattr(self, field.name), field.metadata.get("bounds")
+            number = bounds and not (bounds.static or bounds.per_client)
             if number and callable(value) and not isinstance(value, Scheduled):
                 object.__setattr__(self, field.name, Scheduled(value))
 
