@@ -28,7 +28,7 @@ def with_clients(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
     `client_accuracy_error` is the standard error of a client's accuracy p by n: half the width of `standard_interval`,
     close to √(p(1 - p)/n).
     """
-    if any(str(name).startswith("client_") and "population" in dataset[name].dims for name in dataset.data_vars):
+    if "client_loss" in dataset:
         samples = np.zeros(data.num_clients, data.owners.samples.dtype)
         samples[data.owners.clients] = data.owners.samples
         dataset = dataset.assign(client_samples=("population", samples))

@@ -189,8 +189,8 @@ class Server(Part):
 
     def at_step(self, step: Array | int) -> Self:
         """Returns the server with the values of its schedules at server step `step`."""
-        values = {name: schedule(step) for name, schedule in self.schedules.items()}
-        return dataclasses.replace(self, **values) if values else self
+        schedules = self.schedules
+        return dataclasses.replace(self, **{name: one(step) for name, one in schedules.items()}) if schedules else self
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other, the clock or the client.
