@@ -52,13 +52,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 
-_METHODS = {
-    "data": "fetch",
-    "model": "bound",
-    "client": "local_steps",
-    "server": "update",
-    "clock": "steps",
-}
+_METHODS = {"data": "fetch", "model": "bound", "client": "local_steps", "server": "update", "clock": "steps"}
 _METHODS |= {"attack": "received"}
 """By part, a method by which it is known."""
 

@@ -16,17 +16,7 @@ import numpy as np
 import optax
 
 from jaxafl.device.user_code import traced_method
-from jaxafl.options import (
-    Number,
-    Part,
-    Wrapped,
-    as_array,
-    check_keywords,
-    check_number,
-    in_order,
-    kept,
-    static,
-)
+from jaxafl.options import Number, Part, Wrapped, as_array, check_keywords, check_number, in_order, kept, static
 
 _BOUNDS: dict[str, dict[str, Any]] = {name: {"least": 0} for name in ("learning_rate", "momentum", "noise_multiplier")}
 _BOUNDS |= {name: {"above": 0} for name in ("max_norm", "l2_norm_clip")}
@@ -66,7 +56,7 @@ class Optimised(Part):
         def __init__(self: Any, *args: Any, **given: Any) -> None:
             more = {name: given.pop(name) for name in list(given) if name not in fields}
             present = given.get("hyperparameters")
-            new = bool(more) or present is None  # other copies and rebuilt pytrees have them already
+            new = bool(more) or present is None  # other copies have them already
             if new:
                 more = dict(given.pop("switches", ())) | given.pop("hyperparameters", {}) | more
             construct(self, *args, **given)

@@ -106,7 +106,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
     if not hasattr(xr.Dataset, "privacy"):
         xr.register_dataset_accessor("privacy")(Privacy)
-    schedule, server = trained.schedule, parts["server"]
+    schedule, server, mask = trained.schedule, parts["server"], trained.schedule.mask
     variables = _variables(trained, parts["client"], parts["data"])
     if "attack" in parts:
         variables["attacker"] = "population", parts["attack"].mask(parts["data"].num_clients, seed)
@@ -115,7 +115,15 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     for name, size in dataset.sizes.items():
         if name in _MEANINGS and name != "test_set":  # the meaning of a dimension that a record adds is not known
             coordinates[str(name)] = np.arange(size)
-    for name, values in _totals(trained, dataset).items():
+    executed = trained.records.get("executed_local_steps", schedule.local_steps)
+    after = {
+        "eval_step": np.arange(1, schedule.server_steps + 1),
+        "eval_time": schedule.time,
+        "eval_updates": mask.sum(axis=1).cumsum(),
+        "eval_local_steps": np.where(mask, executed, 0).sum(axis=1).cumsum(),
+        "eval_bytes": (dataset["bytes_up"].values + dataset["bytes_down"].values).cumsum(),
+    }
+    for name, values in after.items():
         coordinates[name] = ("evaluation",), np.insert(values, 0, 0)[trained.eval_step]
     dataset = dataset.assign_coords(coordinates)
     if parts["data"].test_sets:
@@ -238,19 +246,6 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
             dims = ("evaluation", *[part] * (values.ndim in (2, 4)), *["label", "predicted"] * (values.ndim > 2))
             variables[name] = dims, of_population(values, data) if "population" in dims else values
     return variables
-
-
-def _totals(trained: Trained, dataset: xr.Dataset) -> dict[str, np.ndarray]:
-    """Returns name -> [T] of the coordinates of evaluations, after every server step."""
-    schedule = trained.schedule
-    executed = trained.records.get("executed_local_steps", schedule.local_steps)
-    return {
-        "eval_step": np.arange(1, schedule.server_steps + 1),
-        "eval_time": schedule.time,
-        "eval_updates": schedule.mask.sum(axis=1).cumsum(),
-        "eval_local_steps": np.where(schedule.mask, executed, 0).sum(axis=1).cumsum(),
-        "eval_bytes": (dataset["bytes_up"].values + dataset["bytes_down"].values).cumsum(),
-    }
 
 
 def plain(node: Any) -> Any:

@@ -204,7 +204,7 @@ class chain(Upload):
     order: tuple[str, ...] = static()
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        if {"parts", "order"} <= {*named}:  # a rebuilt pytree, or a copy, perhaps with another part
+        if {"parts", "order"} <= {*named}:  # a copy, perhaps with another part
             order, parts = named.pop("order"), named.pop("parts") | named
         else:
             pairs = [(one.name, one) for one in map(as_upload, given)]
