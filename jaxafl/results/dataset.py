@@ -19,7 +19,7 @@ from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import are_plain, options_of
 from jaxafl.references import citation, version
 from jaxafl.results.arrivals import masked, of_schedule
-from jaxafl.results.clients import of_population, with_clients
+from jaxafl.results.clients import NAMES, of_population, with_samples
 from jaxafl.results.failures import place_of
 from jaxafl.results.privacy import Privacy
 
@@ -106,12 +106,14 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
 
     if not hasattr(xr.Dataset, "privacy"):
         xr.register_dataset_accessor("privacy")(Privacy)
-    schedule, server, mask = trained.schedule, parts["server"], trained.schedule.mask
-    variables = _variables(trained, parts["client"], parts["data"])
+    schedule, server, data, mask = trained.schedule, parts["server"], parts["data"], trained.schedule.mask
+    variables = _variables(trained, parts["client"], data)
     if "attack" in parts:
-        variables["attacker"] = "population", parts["attack"].mask(parts["data"].num_clients, seed)
-    dataset = with_clients(xr.Dataset(variables), parts["data"])
-    coordinates: dict[str, Any] = {}
+        variables["attacker"] = "population", parts["attack"].mask(data.num_clients, seed)
+    dataset = xr.Dataset(variables)
+    if "client_loss" in variables:
+        dataset = with_samples(dataset, data)
+    coordinates: dict[str, Any] = {} if data.client_names is None else {NAMES: ("population", data.client_names)}
     for name, size in dataset.sizes.items():
         if name in _MEANINGS and name != "test_set":  # the meaning of a dimension that a record adds is not known
             coordinates[str(name)] = np.arange(size)
@@ -125,9 +127,9 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     }
     for name, values in after.items():
         coordinates[name] = ("evaluation",), np.insert(values, 0, 0)[trained.eval_step]
+    if data.test_sets:
+        coordinates["test_set"] = "test_set", list(data.test_sets)
     dataset = dataset.assign_coords(coordinates)
-    if parts["data"].test_sets:
-        dataset = dataset.assign_coords(test_set=list(parts["data"].test_sets))
     meanings = _MEANINGS | dict(server.meanings) | dict(getattr(getattr(server, "aggregate", None), "meanings", {}))
     for name, variable in dataset.variables.items():
         meaning = meanings.get(str(name), f"`{name}` as {server.name} reports it")
