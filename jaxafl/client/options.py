@@ -16,7 +16,7 @@ import optax
 from jaxafl.client.correction.contract import Array, Correction
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.upload import Upload, as_upload
-from jaxafl.options import Number, UserError, are_plain, check_whole, in_order, number, recording, shown, static
+from jaxafl.options import Number, UserError, check_whole, in_order, number, recording, shown, static
 
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
 FULL_BATCH_PIECE = 256
@@ -258,7 +258,7 @@ def _check_whole_numbers(name: str, value: Any, num_clients: int, most_axes: int
             f"{array.shape}"
         )
     values: Any = array.ravel() if isinstance(value, tuple) else (value,)
-    if are_plain(values, int):
+    if {*map(type, values)} <= {int}:
         values = (min(values), max(values))  # checking each of many clients would be slow
     for one in values:
         check_whole("Client", name, one)

@@ -3,7 +3,6 @@
 from jaxafl.options.checks import (
     Bounds,
     UserError,
-    are_plain,
     as_array,
     as_numbers,
     as_path,
@@ -40,7 +39,6 @@ __all__ = [
     "UserError",
     "Wrapped",
     "all_named",
-    "are_plain",
     "as_array",
     "as_numbers",
     "as_path",

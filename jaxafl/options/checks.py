@@ -172,11 +172,6 @@ def check_flag(owner: str, name: str, value: Any) -> None:
         raise TypeError(f"{owner}: {name} must be True or False, got {value!r}")
 
 
-def are_plain(values: Any, *kinds: type) -> bool:
-    """Returns True if all values have exactly one of these types. Fast for millions of values."""
-    return set(kinds).issuperset(map(type, values))
-
-
 def check_whole(owner: str, name: str, value: Any, least: int = 1, most: int | None = MOST) -> int:
     """Returns a whole number within bounds as an int.
 

@@ -22,7 +22,6 @@ import numpy as np
 
 from jaxafl.options.checks import (
     Bounds,
-    are_plain,
     as_array,
     check_choice,
     check_flag,
@@ -72,6 +71,8 @@ def recording(default: None) -> Any:
 @dataclass_transform(frozen_default=True, field_specifiers=(number, static, recording, dataclasses.field))
 class Part:
     """Base class of everything with options. Subclasses become frozen dataclasses and pytrees.
+
+    A copy that JAX makes is rebuilt from the fields, without the constructor; other attributes are not in it.
 
     Attributes:
         name: the name in results and messages; by default that of the class.
@@ -242,7 +243,7 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
     cls: Any = type(part)
     if isinstance(part, dict | tuple | list):
         values = part.values() if isinstance(part, dict) else part
-        for one in () if are_plain(values, int, float) else values:
+        for one in () if {*map(type, values)} <= {int, float} else values:  # there may be millions of numbers
             check_options(one, num_clients)
     for field in dataclasses.fields(part) if isinstance(part, Part) else ():  # type: ignore[arg-type]
         value, bounds = getattr(part, field.name), field.metadata.get("bounds")

@@ -16,7 +16,7 @@ from jaxafl.data import FederatedData
 from jaxafl.engine.check import mechanism_of, noise_of
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
-from jaxafl.options import are_plain, options_of
+from jaxafl.options import options_of
 from jaxafl.references import citation, version
 from jaxafl.results.arrivals import masked, of_schedule
 from jaxafl.results.clients import NAMES, of_population, with_samples
@@ -258,7 +258,7 @@ def plain(node: Any) -> Any:
     if isinstance(node, dict):
         return dict(zip(map(str, node), map(plain, node.values()), strict=True))
     if isinstance(node, list | tuple):
-        if len(node) > _LONG and are_plain(node, int, float):
+        if len(node) > _LONG and {*map(type, node)} <= {int, float}:
             return f"array[{len(node)}]"
         return [*map(plain, node)]
     if isinstance(node, np.ndarray | np.generic | jax.Array):

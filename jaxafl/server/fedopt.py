@@ -78,7 +78,7 @@ class OptaxServer(Server):
         if nodes_of(state, _SCHEDULED):
             return None
         injected = nodes_of(state, _INJECTED)
-        return injected[0].hyperparams.get("learning_rate") if injected else super().applied_rate(state)
+        return injected[0].hyperparams.get("learning_rate") if injected else getattr(self, "learning_rate", None)
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         """Returns the optimiser of a step with this learning rate, `optax.sgd` unless overridden.
@@ -172,7 +172,7 @@ class Discounting(Discounted):
         times = counts(arrivals)
         weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
         discounted, total = self.discounted(arrivals, weights), jnp.maximum(jnp.sum(weights), 1)
-        if getattr(self, "reduce", "mean") == "sum":
+        if getattr(self, "reduce", "mean") == "sum":  # an option of `fedbuff`
             total = total / jnp.maximum(jnp.sum(times), 1)
         return discounted / total
 
