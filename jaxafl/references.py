@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import itertools
 import pathlib
@@ -20,6 +21,7 @@ BIBTEX: dict[str, str] = {
 """The entries of `references.bib` by their keys."""
 
 
+@functools.cache
 def version() -> str:
     """The version of the installed package."""
     try:
