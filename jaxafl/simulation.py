@@ -256,7 +256,7 @@ class Simulation(Stepwise, Summarised):
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
             ends = [lambda trained: finish(limited.noted(trained))]
             (result,) = run_with_hooks(execution, server_steps, every, begun, hook, ends)
-        return warned(result, stacklevel=5)
+        return warned(result, stacklevel=5) if any(execution.failures()) else result
 
     def execution(
         self,
