@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
+import itertools
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +21,7 @@ BIBTEX: dict[str, str] = {
 """The entries of `references.bib` by their keys."""
 
 
+@functools.cache
 def version() -> str:
     """The version of the installed package."""
     try:
@@ -30,8 +33,8 @@ def version() -> str:
 def citation(*parts: Any) -> str:
     """BibTeX of jaxafl and of the publications that parts, and the dataclasses that they hold, name in `references`:
     keys of `BIBTEX`, or entries of their own."""
-    keys = dict.fromkeys(key for part in parts for key in _keys(part))
-    return "\n\n".join([_JAXAFL, *(BIBTEX.get(key, key) for key in keys)])
+    keys = dict.fromkeys(itertools.chain.from_iterable(map(_keys, parts)))
+    return "\n\n".join([_JAXAFL, *map(BIBTEX.get, keys, keys)])
 
 
 def _keys(node: Any) -> Iterator[str]:

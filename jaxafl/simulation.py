@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import os
 import time
@@ -51,13 +52,7 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 
-_METHODS = {
-    "data": "fetch",
-    "model": "bound",
-    "client": "local_steps",
-    "server": "update",
-    "clock": "steps",
-}
+_METHODS = {"data": "fetch", "model": "bound", "client": "local_steps", "server": "update", "clock": "steps"}
 _METHODS |= {"attack": "received"}
 """By part, a method by which it is known."""
 
@@ -217,10 +212,10 @@ class Simulation(Stepwise, Summarised):
             ValueError, TypeError: an option cannot work; raised before compilation.
             OSError, MemoryError: `save` or `folder` cannot be written; the run does not fit.
         """
-        options: Any = {name: given for name, given in locals().items() if name in RunOptions.__annotations__}
+        options: Any = dict(locals())  # those of `train`, and more
         if save is not None:
             results.check_path(save, results.BEGINS)
-        dataset = self._run(server_steps, lambda trained: self.result(trained, seed), options)
+        dataset = self._run(server_steps, functools.partial(self.result, seed=seed), options)
         if save is not None:
             results.save(dataset, save)
         return dataset
@@ -236,14 +231,10 @@ class Simulation(Stepwise, Summarised):
 
     def _run(self, server_steps: int | None, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         self.check()
-        limited = Limited.of("run", self, server_steps, options.get("until"), options.get("seed", 0))
-        given: RunOptions = {**options, "callbacks": [*check_callbacks(options.get("callbacks", ())), *limited.stops]}
-        return self._execute(limited, lambda trained: finish(limited.noted(trained)), given)
-
-    def _execute(self, limited: Limited, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
+        seed, until, folder = options.get("seed", 0), options.get("until"), options.get("folder")
+        limited = Limited.of("run", self, server_steps, until, seed)
         begun, server_steps = time.perf_counter(), limited.server_steps
-        callbacks, seed = check_callbacks(options.get("callbacks", ())), options.get("seed", 0)
-        folder = options.get("folder")
+        callbacks = (*check_callbacks(options.get("callbacks", ())), *limited.stops)
         keeper = None if folder is None else Checkpoint(folder, options.get("checkpoint_every", "30s"))
         asked = options.get("eval_every")
         every = evaluation_interval(asked, server_steps)
@@ -255,7 +246,7 @@ class Simulation(Stepwise, Summarised):
             kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk)
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
             current = identity(self.summary(), **recording.asked, **kept)
-            keeper.accept(current, server_steps, options.get("until"))
+            keeper.accept(current, server_steps, until)
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
@@ -263,8 +254,9 @@ class Simulation(Stepwise, Summarised):
             runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
             hook = Hook(reporter, callbacks, runs, keeper, interrupts)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
-            (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish])
-        return warned(result, stacklevel=6)
+            ends = [lambda trained: finish(limited.noted(trained))]
+            (result,) = run_with_hooks(execution, server_steps, every, begun, hook, ends)
+        return warned(result, stacklevel=5) if any(execution.failures()) else result
 
     def execution(
         self,
@@ -305,7 +297,14 @@ class Simulation(Stepwise, Summarised):
         parts = self.summary() | {"clock": self.clock_of_run()}
         parts.pop("attack", None)
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
-        client = client.executed(int(self.data.counts.max()), self.attack_of_run(seed))
+        attack: Any = None
+        if self.attack is not None:
+            attack = self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
+            if not isinstance(attack, Attack):
+                raise UserError(
+                    f"`prepare` of the attack {self.attack.name} must return the attack, got {shown(attack)}"
+                )
+        client = client.executed(int(self.data.counts.max()), attack)
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         owners = self.data.test_clients is not None or self.data.validation is not None
         owned = "local_accuracy" in recording.diagnostics or (client.personal is not None and owners)
@@ -315,15 +314,6 @@ class Simulation(Stepwise, Summarised):
     def citation(self) -> str:
         """Returns BibTeX for jaxafl and for everything that a run of this simulation uses."""
         return citation(*self.summary().values())
-
-    def attack_of_run(self, seed: int) -> Attack | None:
-        """Returns the attack with the attackers that a seed draws."""
-        if self.attack is None:
-            return None
-        found: Any = self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
-        if not isinstance(found, Attack):
-            raise UserError(f"`prepare` of the attack {self.attack.name} must return the attack, got {shown(found)}")
-        return found
 
     def predict(self, trained: Any, x: Any) -> Any:
         """Returns what the network returns for raw samples, e.g. logits [n, C], in NumPy arrays.
@@ -367,7 +357,7 @@ class Simulation(Stepwise, Summarised):
         if "local_accuracy" in names and (self.client.upload is not None or self.attack is not None):
             cause = "an attack" if self.client.upload is None else "Client(upload=...)"
             raise UserError(f"run: local_accuracy is that of x_s + Δ, and {cause} changes Δ. Leave one out")
-        unknown = [name for name in ("local_accuracy", "gradient_norm", "asynchronous_error") if name in names]
+        unknown = [*filter(names.__contains__, ("local_accuracy", "gradient_norm", "asynchronous_error"))]
         if self.client.personal is not None and unknown:
             raise UserError(f"run: {unknown[0]} is not known for Client(personal=...). Leave one out")
         if self.client.personal is not None and metrics and "per_client" in names:

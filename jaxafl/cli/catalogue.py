@@ -23,7 +23,7 @@ import optax
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
 from jaxafl.data import partition
-from jaxafl.options import Bounds, Part, UserError, bounds_of, choices_of, did_you_mean, members_of, types_of
+from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, kinds_of, types_of
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = dataclasses.MISSING
@@ -152,12 +152,12 @@ def describe(call: Any) -> Constructor:
 def parts_of(hint: Any) -> tuple[type, ...]:
     """Returns the kinds of parts in a union: those options are written as expressions."""
     every = tuple(made for _, made in KINDS.values() if isinstance(made, type) and issubclass(made, Part))
-    return tuple(one for one in members_of(hint) if isinstance(one, type) and issubclass(one, every))
+    return tuple(one for one in kinds_of(hint).members if isinstance(one, type) and issubclass(one, every))
 
 
 def _words(hint: Any) -> str:
     """Returns a type in words."""
-    members = members_of(hint)
+    members = kinds_of(hint).members
     names = {"Literal": "str", "Sequence": "list", "tuple": "list"}
     words = [names.get(one.__name__, one.__name__.lower()) for one in members if _is_written(one)] or ["list"]
     words = ["float"] if float in members else list(dict.fromkeys(words))
@@ -166,14 +166,15 @@ def _words(hint: Any) -> str:
 
 def _is_written(hint: Any) -> bool:
     """Returns True if a command line can give values of a type: numbers, words, lists and parts."""
-    members = [typing.get_origin(one) or one for one in members_of(hint)]
-    return bool(parts_of(hint) or {*members} & {*_WRITTEN}) and bytes not in members  # NumPy's `ArrayLike` has it
+    kinds = kinds_of(hint).kinds
+    return bool(parts_of(hint) or kinds & {*_WRITTEN}) and bytes not in kinds  # NumPy's `ArrayLike` has it
 
 
 def _allowed(hint: Any, bounds: Bounds) -> str:
     """Returns values or bounds in words."""
-    limits = [f"{sign} {limit:g}" for sign, limit in bounds.limits().items() if {int, float} & {*members_of(hint)}]
-    return ", ".join([*map(str, choices_of(hint)), *limits, *["also one per client"] * bounds.per_client])
+    given = bounds.limits.items() if {int, float} & kinds_of(hint).kinds else ()
+    limits = [f"{sign} {limit:g}" for sign, limit in given if limit is not None]
+    return ", ".join([*map(str, kinds_of(hint).choices), *limits, *["also one per client"] * bounds.per_client])
 
 
 def _makes(call: Any, made: Any) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxafl import clock
 from jaxafl.cli.catalogue import imported, parts_of
 from jaxafl.client import attack, correction, upload
-from jaxafl.options import UserError, choices_of, did_you_mean, members_of
+from jaxafl.options import UserError, did_you_mean, kinds_of
 from jaxafl.server import aggregate
 
 NONE = ("none", "null", "None")
@@ -46,7 +46,7 @@ def read(text: str, hint: Any = Any) -> Any:
     Raises:
         UserError: the text is no such value.
     """
-    members, choices = members_of(hint), choices_of(hint)
+    members, _, choices = kinds_of(hint)
     if text in NONE and (hint is Any or type(None) in members or None in choices):
         return None
     if text in choices or str in members:

@@ -28,7 +28,7 @@ from jaxafl.client.correction import storm
 from jaxafl.clock import uniform
 from jaxafl.data import Dataset
 from jaxafl.models.model import Precision
-from jaxafl.options import UserError, choices_of, shown
+from jaxafl.options import UserError, kinds_of, shown
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
 
@@ -357,7 +357,7 @@ def _field(option: Option) -> tuple[str, Any, Any]:
     details = arg(help=option.help.replace("`", ""))
     if option.type in ("bool", "list"):
         return option.name, Annotated[option.hint, details], field
-    choices = ",".join(map(str, choices_of(option.hint)))
+    choices = ",".join(map(str, kinds_of(option.hint).choices))
     metavar = option.type.upper().replace(" ", "").replace("STR", f"{{{choices}}}" if choices else "TEXT")
     return option.name, Annotated[Any, written(lambda text: read(text, option.hint), metavar), details], field
 

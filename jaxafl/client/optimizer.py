@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import operator
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,18 +16,7 @@ import numpy as np
 import optax
 
 from jaxafl.device.user_code import traced_method
-from jaxafl.options import (
-    Bounds,
-    Number,
-    Part,
-    Wrapped,
-    as_array,
-    check_keywords,
-    check_number,
-    in_order,
-    kept,
-    static,
-)
+from jaxafl.options import Number, Part, Wrapped, as_array, check_keywords, check_number, in_order, kept, static
 
 _BOUNDS: dict[str, dict[str, Any]] = {name: {"least": 0} for name in ("learning_rate", "momentum", "noise_multiplier")}
 _BOUNDS |= {name: {"above": 0} for name in ("max_norm", "l2_norm_clip")}
@@ -51,9 +41,7 @@ class Optimised(Part):
     """
 
     optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
-    hyperparameters: dict[str, Number] = dataclasses.field(
-        default_factory=dict, kw_only=True, metadata={"bounds": Bounds(checked=False)}
-    )
+    hyperparameters: dict[str, Number] = dataclasses.field(default_factory=dict, kw_only=True)
     switches: tuple[tuple[str, Any], ...] = static(default=(), kw_only=True)
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -68,7 +56,7 @@ class Optimised(Part):
         def __init__(self: Any, *args: Any, **given: Any) -> None:
             more = {name: given.pop(name) for name in list(given) if name not in fields}
             present = given.get("hyperparameters")
-            new = bool(more) or present is None  # other copies and rebuilt pytrees have them already
+            new = bool(more) or present is None  # other copies have them already
             if new:
                 more = dict(given.pop("switches", ())) | given.pop("hyperparameters", {}) | more
             construct(self, *args, **given)
@@ -106,9 +94,9 @@ class Optimised(Part):
     def check_hyperparameters(self, num_clients: int | None = None) -> None:
         """Raises `ValueError` or `TypeError` for invalid hyperparameters; `num_clients`: N if arrays [N] are valid."""
         each = {"per_client": num_clients is not None, "num_clients": num_clients}
-        switches = {name: value for name, value in self.switches if name in _BOUNDS and not callable(value)}
-        for name, value in (self.hyperparameters | switches).items():
-            if value is not None or name == "learning_rate":
+        for name, value in (*self.hyperparameters.items(), *self.switches):
+            number = name in self.hyperparameters or (name in _BOUNDS and not callable(value))
+            if number and (value is not None or name == "learning_rate"):
                 check_number(self.name, name, value, **_BOUNDS.get(name, {}), **each)
 
     def _adopt(self, given: dict[str, Any], present: Mapping[str, Any]) -> None:
@@ -169,7 +157,7 @@ def optimizer_step(
     """
     update = optax.with_extra_args_support(optimizer).update
     takes = inspect.signature(update).parameters
-    if not any(one.kind is one.VAR_KEYWORD for one in takes.values()):
+    if inspect.Parameter.VAR_KEYWORD not in map(operator.attrgetter("kind"), takes.values()):
         extra = {one: value for one, value in extra.items() if one in takes}
     with traced_method(name, "update", "a field `rng_key` of its state"):
         return update(gradient, state, params, **extra)
@@ -177,8 +165,11 @@ def optimizer_step(
 
 def nodes_of(state: optax.OptState, kinds: type | tuple[type, ...]) -> list[Any]:
     """Returns the nodes of these types in an optimiser's state."""
-    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, kinds))
-    return [node for node in nodes if isinstance(node, kinds)]
+
+    def is_one(node: Any) -> bool:
+        return isinstance(node, kinds)
+
+    return [*filter(is_one, jax.tree.leaves(state, is_leaf=is_one))]
 
 
 def takes_examples(state: optax.OptState) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import optax
 from jaxafl.client.correction.contract import Array, Correction
 from jaxafl.client.optimizer import Optimised
 from jaxafl.client.upload import Upload, as_upload
-from jaxafl.options import Number, UserError, are_plain, check_whole, in_order, number, recording, shown, static
+from jaxafl.options import Number, UserError, check_whole, in_order, number, recording, shown, static
 
 Counts = TypeVar("Counts", np.ndarray, jax.Array)
 FULL_BATCH_PIECE = 256
@@ -233,8 +234,9 @@ class Client(Optimised, init=False):
         sizes = np.asarray(self.batch_size, np.int32) if isinstance(self.batch_size, tuple) else None
         epochs = max(self.epochs) if isinstance(self.epochs, tuple) else self.epochs
         piece = self.micro_batch or self.width or min(largest, FULL_BATCH_PIECE)
-        fixed: Any = {"batch_size": self.width or None, "epochs": epochs, "micro_batch": piece}
-        return dataclasses.replace(self, **fixed, _sizes=sizes, _attack=attack)
+        new, size = copy.copy(self), self.width or None  # nothing of it has to be checked again
+        vars(new).update(batch_size=size, epochs=epochs, micro_batch=piece, _sizes=sizes, _attack=attack)
+        return new
 
     @property
     def attack(self) -> Any:
@@ -256,7 +258,7 @@ def _check_whole_numbers(name: str, value: Any, num_clients: int, most_axes: int
             f"{array.shape}"
         )
     values: Any = array.ravel() if isinstance(value, tuple) else (value,)
-    if are_plain(values, int):
+    if {*map(type, values)} <= {int}:
         values = (min(values), max(values))  # checking each of many clients would be slow
     for one in values:
         check_whole("Client", name, one)

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxafl.options import are_plain, options_of
+from jaxafl.options import options_of
 
 _DEEPEST = 40  # a chain of Optax nests its numbers 20 containers deep; what lies deeper is not compared
 _LONG = 1000  # length from which a list of numbers is hashed as an array
@@ -41,7 +41,7 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
     if isinstance(node, Mapping):
         return {str(key): inner(value) for key, value in node.items()}
     if isinstance(node, list | tuple):
-        numbers = len(node) > _LONG and are_plain(node, int, float)
+        numbers = len(node) > _LONG and {*map(type, node)} <= {int, float}
         return inner(np.asarray(node)) if numbers else [inner(one) for one in node]
     if isinstance(node, set | frozenset):
         return sorted(str(inner(value)) for value in node)

@@ -43,12 +43,11 @@ class Bounds(NamedTuple):
     below: float | None = None
     per_client: bool = False
     infinite: bool = False
-    checked: bool = True
 
-    def limits(self) -> dict[str, float]:
-        """Returns comparison sign -> limit."""
-        signs = {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
-        return {sign: limit for sign, limit in signs.items() if limit is not None}
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """Comparison sign -> limit; `None` without one."""
+        return {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
 
 
 def check_number(owner: str, name: str, value: Any, *, num_clients: int | None = None, **limits: Any) -> None:
@@ -70,15 +69,16 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
     if array.ndim > bounds.per_client or (array.ndim and num_clients is not None and len(array) != num_clients):
         several = f", or an array of one number per client ({num_clients},)" if bounds.per_client else ""
         raise UserError(f"{owner}: {name} must be one number{several}, got shape {array.shape}")
-    fits = ~np.isnan(array) if bounds.infinite else np.isfinite(array)
-    for sign, limit in bounds.limits().items():
-        fits &= _SIGNS[sign](array, limit)
+    fits, rules = ~np.isnan(array) if bounds.infinite else np.isfinite(array), []
+    for sign, limit in bounds.limits.items():
+        if limit is not None:
+            fits &= _SIGNS[sign](array, limit)
+            rules.append(f"{sign} {limit:g}")
     if not fits.all():
         first = int(np.argmin(fits))
-        rules = ["a finite number"] * (not np.isfinite(array.flat[first]))
-        rules += [f"{sign} {limit:g}" for sign, limit in bounds.limits().items()]
+        finite = ["a finite number"] * (not np.isfinite(array.flat[first]))
         got = f"{array[first]:.10g} (client {first}, the first of {(~fits).sum()})" if array.ndim else value
-        raise UserError(f"{owner}: {name} must be {', '.join(rules)}, got {got}")
+        raise UserError(f"{owner}: {name} must be {', '.join(finite + rules)}, got {got}")
 
 
 def as_numbers(owner: str, name: str, value: Any) -> np.ndarray:
@@ -159,7 +159,7 @@ def check_choice(owner: str, name: str, value: Any, allowed: tuple[Any, ...], al
         allowed: the choices.
         also: further allowed values, in words, for the message.
     """
-    if not any(value is option or (isinstance(value, str) and value == option) for option in allowed):
+    if value not in allowed if isinstance(value, str) else id(value) not in map(id, allowed):  # 1 is not True
         raise UserError(
             f"{owner}: {name} must be one of {', '.join(map(repr, allowed))}{also}, got {value!r}"
             f"{did_you_mean(value, filter(None, allowed)) if isinstance(value, str) else ''}"
@@ -170,11 +170,6 @@ def check_flag(owner: str, name: str, value: Any) -> None:
     """Raises `TypeError` if a value is neither True nor False."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"{owner}: {name} must be True or False, got {value!r}")
-
-
-def are_plain(values: Any, *kinds: type) -> bool:
-    """Returns True if all values have exactly one of these types. Fast for millions of values."""
-    return set(kinds).issuperset(map(type, values))
 
 
 def check_whole(owner: str, name: str, value: Any, least: int = 1, most: int | None = MOST) -> int:

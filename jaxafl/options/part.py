@@ -14,8 +14,7 @@ import functools
 import html
 import types
 import typing
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, TypeAlias, dataclass_transform
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, dataclass_transform
 
 import cloudpickle
 import jax
@@ -23,7 +22,6 @@ import numpy as np
 
 from jaxafl.options.checks import (
     Bounds,
-    are_plain,
     as_array,
     check_choice,
     check_flag,
@@ -74,6 +72,8 @@ def recording(default: None) -> Any:
 class Part:
     """Base class of everything with options. Subclasses become frozen dataclasses and pytrees.
 
+    A copy that JAX makes is rebuilt from the fields, without the constructor; other attributes are not in it.
+
     Attributes:
         name: the name in results and messages; by default that of the class.
         references: the citations of a run with the part: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
@@ -102,7 +102,10 @@ class Part:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = in_order(self.name, field.name, getattr(self, field.name))
+            value = getattr(self, field.name)
+            if value is None or type(value) in (bool, int, float, str):
+                continue
+            value = in_order(self.name, field.name, value)
             if bounds_of(field).static:  # JAX compares them, and a number of NumPy with a tuple gives an array
                 value = _as_plain(value)
             elif type(value) in (list, tuple):
@@ -110,10 +113,9 @@ class Part:
             object.__setattr__(self, field.name, kept(value))
 
     def __repr__(self) -> str:
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         given = []
         for name, value in options_of(self).items():
-            usual = (defaults | self.implied).get(name, ...)
+            usual = self.implied.get(name, getattr(type(self), name, ...))  # a class has the defaults of its fields
             if value is not usual and not (isinstance(value, int | float | str) and value == usual):
                 given.append(f"{name}={shown(value)}")
         return f"{type(self).__name__}({', '.join(given)})"
@@ -128,11 +130,13 @@ def _register(cls: type, names: list[str], leaves: list[str]) -> None:
     keys, static = [*map(jax.tree_util.GetAttrKey, leaves)], [name for name in names if name not in leaves]
 
     def flatten(part: Any) -> tuple[Any, Any]:
-        values = [getattr(part, name) for name in leaves]
-        return zip(keys, values, strict=True), tuple([getattr(part, name) for name in static])
+        values = functools.partial(getattr, part)
+        return zip(keys, map(values, leaves), strict=True), tuple(map(values, static))
 
     def unflatten(rest: Any, values: Any) -> Any:
-        return cls(**dict(zip([*leaves, *static], [*values, *rest], strict=True)))
+        part: Any = object.__new__(cls)  # the constructor has checked them, and leaves may be tracers
+        vars(part).update(zip([*leaves, *static], [*values, *rest], strict=True))
+        return part
 
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
@@ -190,7 +194,7 @@ def _unpickled(cls: Any, fields: bytes) -> Any:
 
 def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
     """Returns the bounds of a field."""
-    return field.metadata.get("bounds", Bounds(checked=False))
+    return field.metadata.get("bounds", Bounds())
 
 
 def options_of(part: Any) -> dict[str, Any]:
@@ -214,57 +218,52 @@ def types_of(cls: Any) -> dict[str, Any]:
         return {}
 
 
-def members_of(hint: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or the single type."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+class Kinds(NamedTuple):
+    """What a type allows."""
+
+    members: tuple[Any, ...]  # of a union, or the single type
+    kinds: frozenset[Any]  # their classes: `int`, or `Literal` and `collections.abc.Callable` without parameters
+    choices: list[Any]  # the values of its `Literal` types
 
 
-def choices_of(hint: Any) -> list[Any]:
-    """Returns the values of the `Literal` types in a union."""
-    return [value for one in members_of(hint) if typing.get_origin(one) is Literal for value in typing.get_args(one)]
+def kinds_of(hint: Any) -> Kinds:
+    """Returns what a type allows."""
+    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    kinds = frozenset([typing.get_origin(one) or one for one in members])
+    literal = [value for one in members if typing.get_origin(one) is Literal for value in typing.get_args(one)]
+    return Kinds(members, kinds, literal)
 
 
 def check_options(part: Any, num_clients: int | None = None) -> None:
-    """Checks every option of a part and of its nested parts against its type and bounds.
+    """Checks every option of a part against its type and bounds, and those of parts in it, its dicts and its tuples.
 
     Raises:
         ValueError, TypeError: an option is not allowed; the message names owner, option, value and allowed values.
     """
     cls: Any = type(part)
-    for field in dataclasses.fields(part):
-        value, bounds = getattr(part, field.name), bounds_of(field)
-        hint = types_of(cls).get(field.name, Any)
-        if nested := [*_nested(value)]:
-            for one in nested:
-                check_options(one, num_clients)
-        elif bounds.checked and (value is not None or types.NoneType not in members_of(hint)):
-            if bounds.static:
-                _check_static(part.name, field.name, value, hint, bounds)
-            else:
-                check_number(part.name, field.name, value, num_clients=num_clients, **bounds._asdict())
-
-
-def _nested(value: Any) -> Iterator[Part]:
-    """Yields the parts that a field holds, also in a dict or a tuple, such as those of a chain of uploads."""
-    if isinstance(value, Part):
-        yield value
-    elif isinstance(value, dict | tuple | list) and not are_plain(value, int, float):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _nested(one)
-
-
-def _check_static(owner: str, name: str, value: Any, hint: Any, bounds: Bounds) -> None:
-    kinds = {typing.get_origin(one) or one for one in members_of(hint)} - {types.NoneType}
-    functions, choices = collections.abc.Callable in kinds, choices_of(hint)
-    if kinds == {int} or (int in kinds and choices and not isinstance(value, str)):
-        check_whole(owner, name, value, int(bounds.least or 0))
-    elif choices and not (functions and callable(value)):
-        also = " or a function" if functions else " or a whole number" if int in kinds else ""
-        check_choice(owner, name, value, (*[None] * (types.NoneType in members_of(hint)), *choices), also)
-    elif kinds == {bool}:
-        check_flag(owner, name, value)
-    elif kinds == {collections.abc.Callable} and not callable(value):
-        raise TypeError(f"{owner}: {name} must be a function, got {value!r}")
+    if isinstance(part, dict | tuple | list):
+        values = part.values() if isinstance(part, dict) else part
+        for one in () if {*map(type, values)} <= {int, float} else values:  # there may be millions of numbers
+            check_options(one, num_clients)
+    for field in dataclasses.fields(part) if isinstance(part, Part) else ():  # type: ignore[arg-type]
+        value, bounds = getattr(part, field.name), field.metadata.get("bounds")
+        _, kinds, choices = kinds_of(types_of(cls).get(field.name, Any))
+        optional, functions = types.NoneType in kinds, collections.abc.Callable in kinds
+        of_option, kinds = (part.name, field.name, value), kinds - {types.NoneType}
+        check_options(value, num_clients)
+        if bounds is None or isinstance(value, Part) or (value is None and optional):
+            continue
+        if not bounds.static:
+            check_number(*of_option, num_clients=num_clients, **bounds._asdict())
+        elif kinds == {int} or (int in kinds and choices and not isinstance(value, str)):
+            check_whole(*of_option, int(bounds.least or 0))
+        elif choices and not (functions and callable(value)):
+            also = " or a function" if functions else " or a whole number" if int in kinds else ""
+            check_choice(*of_option, (*[None] * optional, *choices), also)
+        elif kinds == {bool}:
+            check_flag(*of_option)
+        elif kinds == {collections.abc.Callable} and not callable(value):
+            raise TypeError(f"{part.name}: {field.name} must be a function, got {value!r}")
 
 
 def _as_plain(value: Any) -> Any:

@@ -44,7 +44,8 @@ def named(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        check_keywords(owner, kwargs, known)
+        if kwargs.keys() - known:
+            check_keywords(owner, kwargs, known)
         return function(*args, **kwargs)
 
     return called

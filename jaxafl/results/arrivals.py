@@ -43,28 +43,28 @@ def discarded_runs(run: xr.Dataset, name: str) -> float:
     return float(np.mean(np.nan_to_num(np.asarray(stated(run, f"runs_{name}", 0), float))))
 
 
-def of_schedule(schedule: Schedule) -> dict[str, Any]:
-    """Returns the variables of the arrivals of a schedule: name -> (dimensions, values)."""
-    mask = schedule.mask
-    indices = {"client_id": schedule.client, "run_index": schedule.run}
-    if schedule.kinds:
-        indices["kind"] = schedule.kind
-    found: dict[str, np.ndarray] = {"arrived": mask.copy()}
-    found |= {name: np.where(mask, values, int(MISSING[name])) for name, values in indices.items()}
-    found |= {name: masked(getattr(schedule, column), mask) for column, name in _NUMBERS.items()}
-    return {name: (("step", "arrival"), values) for name, values in found.items()}
+def of_schedule(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]:
+    """Returns the variables of a schedule, name -> (dimensions, values).
 
-
-def by_step(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]:
-    """Returns the variables of server steps: the number of arrivals, and means over them (NaN without an arrival).
+    Those of arrivals are followed by those of server steps: the number of arrivals, and means over them (NaN without
+    an arrival).
 
     Args:
         schedule: the schedule.
         losses: mean loss of each run, [T, A]; `None` if it is not known.
     """
+    mask, places = schedule.mask, ("step", "arrival")
+    indices = {"client_id": schedule.client, "run_index": schedule.run}
+    if schedule.kinds:
+        indices["kind"] = schedule.kind
+    found: dict[str, Any] = {"arrived": (places, mask.copy())}
+    for name, values in indices.items():
+        found[name] = places, np.where(mask, values, int(MISSING[name]))
+    for column, name in _NUMBERS.items():
+        found[name] = places, masked(getattr(schedule, column), mask)
+    found["step_arrivals"] = ("step",), mask.sum(axis=1)
     averaged = {"step_staleness": schedule.staleness} | ({} if losses is None else {"step_loss": losses})
-    found: dict[str, Any] = {"step_arrivals": (("step",), schedule.mask.sum(axis=1))}
     for name, values in averaged.items():
-        means = np.ma.masked_array(values, ~schedule.mask).mean(axis=1, dtype=float)
+        means = np.ma.masked_array(values, ~mask).mean(axis=1, dtype=float)
         found[name] = ("step",), np.ma.filled(means, np.nan)
     return found

@@ -22,22 +22,21 @@ def of_population(values: np.ndarray, data: FederatedData) -> np.ndarray:
     return found
 
 
-def with_clients(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
-    """Returns a result with the clients' names and their numbers n of held-out samples, `client_samples`.
+def with_samples(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
+    """Returns a result with metrics of every client and their numbers n of held-out samples, `client_samples`.
 
     `client_accuracy_error` is the standard error of a client's accuracy p by n: half the width of `standard_interval`,
     close to √(p(1 - p)/n).
     """
-    if any(str(name).startswith("client_") and "population" in dataset[name].dims for name in dataset.data_vars):
-        samples = np.zeros(data.num_clients, data.owners.samples.dtype)
-        samples[data.owners.clients] = data.owners.samples
-        dataset = dataset.assign(client_samples=("population", samples))
+    samples = np.zeros(data.num_clients, data.owners.samples.dtype)
+    samples[data.owners.clients] = data.owners.samples
+    dataset = dataset.assign(client_samples=("population", samples))
     if "client_accuracy" in dataset:
         accuracy = dataset["client_accuracy"]
         low, high = standard_interval(accuracy.values, np.maximum(samples, 1))
         error = accuracy.copy(data=((high - low) / 2).astype(accuracy.dtype))
         dataset = dataset.assign(client_accuracy_error=error)
-    return dataset if data.client_names is None else dataset.assign_coords({NAMES: ("population", data.client_names)})
+    return dataset
 
 
 def names_of(run: xr.Dataset) -> list[str]:

@@ -16,16 +16,16 @@ from jaxafl.data import FederatedData
 from jaxafl.engine.check import mechanism_of, noise_of
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
-from jaxafl.options import are_plain, options_of
+from jaxafl.options import options_of
 from jaxafl.references import citation, version
-from jaxafl.results.arrivals import by_step, masked, of_schedule
-from jaxafl.results.clients import of_population, with_clients
+from jaxafl.results.arrivals import masked, of_schedule
+from jaxafl.results.clients import NAMES, of_population, with_samples
 from jaxafl.results.failures import place_of
+from jaxafl.results.privacy import Privacy
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-_AXES = {1: (), 2: ("",), 3: ("label", "predicted"), 4: ("", "label", "predicted")}  # "": a client or a test set
 _LONG = 1000  # longer lists of numbers are not written out in attributes
 _UNITS = dict.fromkeys(("time", "started_at", "arrived_at", "eval_time"), "s")
 _UNITS |= dict.fromkeys(("eval_bytes", "bytes_up", "bytes_down"), "B")
@@ -104,20 +104,32 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     """
     import xarray as xr
 
-    import jaxafl.results.privacy  # noqa: F401 (results have `privacy`)
-
-    schedule, server = trained.schedule, parts["server"]
-    variables = _variables(trained, parts["client"], parts["data"])
+    if not hasattr(xr.Dataset, "privacy"):
+        xr.register_dataset_accessor("privacy")(Privacy)
+    schedule, server, data, mask = trained.schedule, parts["server"], parts["data"], trained.schedule.mask
+    variables = _variables(trained, parts["client"], data)
     if "attack" in parts:
-        variables["attacker"] = "population", parts["attack"].mask(parts["data"].num_clients, seed)
-    dataset = with_clients(xr.Dataset(variables), parts["data"])
-    # a dimension that a record adds has no coordinate, because its meaning is not known
-    indices = {
-        str(name): np.arange(size) for name, size in dataset.sizes.items() if name in {*_MEANINGS} - {"test_set"}
+        variables["attacker"] = "population", parts["attack"].mask(data.num_clients, seed)
+    dataset = xr.Dataset(variables)
+    if "client_loss" in variables:
+        dataset = with_samples(dataset, data)
+    coordinates: dict[str, Any] = {} if data.client_names is None else {NAMES: ("population", data.client_names)}
+    for name, size in dataset.sizes.items():
+        if name in _MEANINGS and name != "test_set":  # the meaning of a dimension that a record adds is not known
+            coordinates[str(name)] = np.arange(size)
+    executed = trained.records.get("executed_local_steps", schedule.local_steps)
+    after = {
+        "eval_step": np.arange(1, schedule.server_steps + 1),
+        "eval_time": schedule.time,
+        "eval_updates": mask.sum(axis=1).cumsum(),
+        "eval_local_steps": np.where(mask, executed, 0).sum(axis=1).cumsum(),
+        "eval_bytes": (dataset["bytes_up"].values + dataset["bytes_down"].values).cumsum(),
     }
-    dataset = dataset.assign_coords(indices | _coordinates(trained, dataset))
-    if parts["data"].test_sets:
-        dataset = dataset.assign_coords(test_set=list(parts["data"].test_sets))
+    for name, values in after.items():
+        coordinates[name] = ("evaluation",), np.insert(values, 0, 0)[trained.eval_step]
+    if data.test_sets:
+        coordinates["test_set"] = "test_set", list(data.test_sets)
+    dataset = dataset.assign_coords(coordinates)
     meanings = _MEANINGS | dict(server.meanings) | dict(getattr(getattr(server, "aggregate", None), "meanings", {}))
     for name, variable in dataset.variables.items():
         meaning = meanings.get(str(name), f"`{name}` as {server.name} reports it")
@@ -135,7 +147,8 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
             dataset[name].attrs["better"] = way
     if kinds := schedule.kinds:
         dataset["kind"].attrs |= {"flag_values": list(range(len(kinds))), "flag_meanings": "; ".join(kinds)}
-    dataset.attrs |= {name: flat(value) for name, value in _attributes(trained, parts, seed).items()}
+    attributes = _attributes(trained, parts, seed)
+    dataset.attrs.update(zip(attributes, map(flat, attributes.values()), strict=True))
     return _with_finals(dataset)
 
 
@@ -183,91 +196,71 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
         found["runs_trained_untaken"] = len(schedule.unused.completed.client)
     if not trained.failure:
         measured = schedule.statistics()
-        found |= {name: measured[name] for name in ("staleness_mean", "staleness_max")}
+        found |= {"staleness_mean": measured["staleness_mean"], "staleness_max": measured["staleness_max"]}
         for mean in ("mean", "median"):
             found[f"staleness_max_per_step_{mean}"] = measured[f"max_staleness_per_step_{mean}"]
-    found |= {f"count_{name}": int(trained.records[name].sum()) for name in server.counters if name in trained.records}
+    for name in filter(trained.records.__contains__, server.counters):
+        found[f"count_{name}"] = int(trained.records[name].sum())
     if noise_of(parts["client"], server)[0] is not None:
         mechanism = mechanism_of(**parts)._asdict()
         found["mechanism"] = mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}
-    return found | {name: round(value, 3) for name, value in trained.seconds.items()} | dict(trained.notes)
+    for name, seconds in trained.seconds.items():
+        found[name] = round(seconds, 3)
+    return found | dict(trained.notes)
 
 
 def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
     """Returns all options of `data`, `model`, `client`, `server`, `clock` and an `attack`, as plain values by part."""
     model = {"name": parts["model"].name} | dict(parts["model"].description)
-    options = {name: plain(part) for name, part in parts.items() if name not in ("data", "model")}
-    return {"data": dict(parts["data"].description), "model": model} | options
+    described = {"data": dict(parts["data"].description), "model": model}
+    return plain(dict(parts) | dict.fromkeys(described)) | described
 
 
 def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[str, Any]:
     schedule, mask, clients = trained.schedule, trained.schedule.mask, trained.schedule.num_clients
     variables: dict[str, Any] = {"time": (("step",), schedule.time.copy())}  # members may have one schedule
-    variables |= {name: (("step",), values) for name, values in bytes_sent(trained, client).items()}
+    # Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every
+    # arrival, refused and lost ones included, and down with every run that starts, stopped ones included. Leaves that
+    # the client's optimiser freezes are not sent.
+    size = traffic(client, trained.params, trained.model_state)
+    up = mask.sum(axis=1) + np.diff(schedule.runs_refused + schedule.runs_lost, prepend=0)
+    variables["bytes_up"] = ("step",), up * np.int64(size.up)
+    variables["bytes_down"] = ("step",), np.diff(schedule.runs_begun, prepend=0) * np.int64(size.down)
     arrived = schedule.client[mask]
     counts = np.bincount(arrived, minlength=clients).astype(np.int32)
     total = np.bincount(arrived, schedule.staleness[mask], clients)
     mean = np.divide(total, counts, out=np.full(clients, np.nan), where=counts > 0)
     variables |= {"participation": ("population", counts), "mean_staleness": ("population", mean.astype(np.float32))}
-    variables |= of_schedule(schedule) | by_step(schedule, trained.records.get("local_loss"))
+    variables |= of_schedule(schedule, trained.records.get("local_loss"))
     for name, values in trained.records.items():
         of_version = name.startswith("observe_")
         dims: tuple[str, ...] = ("version",) if of_version else ("step",)
         if values.shape[1:] == mask.shape[1:] and not of_version:
             dims = ("step", "arrival")
             values = masked(values, mask)
-        extra = tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
-        variables[name] = ((*dims, *extra), values)
+        if values.ndim > len(dims):
+            dims += tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
+        variables[name] = dims, values
     for name, values in trained.evaluations.items():
         if metric_of(name, trained.metrics) is None or not np.isnan(values).all():  # else its function always failed
             of_sets = bool(data.test_sets) and name.removeprefix("average_").startswith("test_")
             part = "test_set" if of_sets else "population"
-            dims = ("evaluation", *(part if axis == "" else axis for axis in _AXES[values.ndim]))
+            dims = ("evaluation", *[part] * (values.ndim in (2, 4)), *["label", "predicted"] * (values.ndim > 2))
             variables[name] = dims, of_population(values, data) if "population" in dims else values
     return variables
-
-
-def bytes_sent(trained: Trained, client: Client) -> dict[str, np.ndarray]:
-    """Returns the bytes sent in every server step, `bytes_up` and `bytes_down`, int64 [T].
-
-    Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every arrival,
-    refused and lost ones included, and down with every run that starts, stopped ones included. Leaves that the client's
-    optimiser freezes are not sent. `Client(upload=...)` changes the size of an update.
-    """
-    schedule = trained.schedule
-    size = traffic(client, trained.params, trained.model_state)
-    begun = np.diff(schedule.runs_begun, prepend=0)
-    unused = np.diff(schedule.runs_refused + schedule.runs_lost, prepend=0)
-    up = schedule.mask.sum(axis=1) + unused
-    return {"bytes_up": up * np.int64(size.up), "bytes_down": begun * np.int64(size.down)}
-
-
-def _coordinates(trained: Trained, dataset: xr.Dataset) -> dict[str, Any]:
-    schedule = trained.schedule
-    executed = trained.records.get("executed_local_steps", schedule.local_steps)
-    local_steps = np.where(schedule.mask, executed, 0).sum(axis=1)
-    after = {
-        "eval_step": np.arange(1, schedule.server_steps + 1),
-        "eval_time": schedule.time,
-        "eval_updates": schedule.mask.sum(axis=1).cumsum(),
-        "eval_local_steps": local_steps.cumsum(),
-        "eval_bytes": (dataset["bytes_up"].values + dataset["bytes_down"].values).cumsum(),
-    }
-    return {name: (("evaluation",), np.insert(values, 0, 0)[trained.eval_step]) for name, values in after.items()}
 
 
 def plain(node: Any) -> Any:
     """Returns a description of a part and its contents as plain values, which JSON can hold."""
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
         name = getattr(node, "name", None)
-        title = {"name": name if isinstance(name, str) else type(node).__name__}
-        return title | {option: plain(value) for option, value in options_of(node).items()}
+        return {"name": name if isinstance(name, str) else type(node).__name__} | plain(options_of(node))
     if isinstance(node, dict):
-        return {str(key): plain(value) for key, value in node.items()}
+        return dict(zip(map(str, node), map(plain, node.values()), strict=True))
     if isinstance(node, list | tuple):
-        if len(node) > _LONG and are_plain(node, int, float):
+        if len(node) > _LONG and {*map(type, node)} <= {int, float}:
             return f"array[{len(node)}]"
-        return [plain(value) for value in node]
+        return [*map(plain, node)]
     if isinstance(node, np.ndarray | np.generic | jax.Array):
         array = np.asarray(node)
         return array.tolist() if array.size <= 64 else f"array{list(array.shape)}"

@@ -24,8 +24,9 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
     """
     if "failed_step" not in result.variables:
         step, client = int(result.attrs.get("failed_step", -1)), int(result.attrs.get("failed_client", -1))
-        where = f"the parameters stopped being finite {place_of(step, client)}; the result ends there"
-        return ("", 1) if step < 0 else (f"{where}. {_ADVICE}", 0)
+        if step < 0:
+            return "", 1
+        return f"the parameters stopped being finite {place_of(step, client)}; the result ends there. {_ADVICE}", 0
     steps = result["failed_step"]
     failed = int((steps >= 0).sum())
     words = f"the parameters of {failed} of {steps.size} runs stopped being finite; their results end there"

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import xarray as xr
+from typing import TYPE_CHECKING, Any
 
 from jaxafl.clock.privacy import How, Mechanism, Takings, privacy_of
 from jaxafl.options import UserError
 from jaxafl.results.curves import stated
 
+if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
+    import xarray as xr
+
 _DATA_FREE = ("until time", "until updates", "until bytes", "until epsilon")
 
 
-@xr.register_dataset_accessor("privacy")
 class Privacy:
-    """Differential privacy of the clients of a result."""
+    """Differential privacy of the clients of a result, with which `of_run` and `load` extend `xarray.Dataset`."""
 
     def __init__(self, result: xr.Dataset) -> None:
         self.result = result

@@ -19,7 +19,7 @@ import jaxafl.clock
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.options import Number, Part, bounds_of
+from jaxafl.options import Number, Part
 from jaxafl.server.scheduled import Scheduled
 
 Array = jax.Array
@@ -177,8 +177,8 @@ class Server(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in dataclasses.fields(self):
-            value, bounds = getattr(self, field.name), bounds_of(field)
-            number = bounds.checked and not (bounds.static or bounds.per_client)
+            value, bounds = getattr(self, field.name), field.metadata.get("bounds")
+            number = bounds and not (bounds.static or bounds.per_client)
             if number and callable(value) and not isinstance(value, Scheduled):
                 object.__setattr__(self, field.name, Scheduled(value))
 
@@ -189,8 +189,8 @@ class Server(Part):
 
     def at_step(self, step: Array | int) -> Self:
         """Returns the server with the values of its schedules at server step `step`."""
-        values = {name: schedule(step) for name, schedule in self.schedules.items()}
-        return dataclasses.replace(self, **values) if values else self
+        schedules = self.schedules
+        return dataclasses.replace(self, **{name: one(step) for name, one in schedules.items()}) if schedules else self
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other, the clock or the client.

@@ -78,7 +78,7 @@ class OptaxServer(Server):
         if nodes_of(state, _SCHEDULED):
             return None
         injected = nodes_of(state, _INJECTED)
-        return injected[0].hyperparams.get("learning_rate") if injected else super().applied_rate(state)
+        return injected[0].hyperparams.get("learning_rate") if injected else getattr(self, "learning_rate", None)
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         """Returns the optimiser of a step with this learning rate, `optax.sgd` unless overridden.
@@ -88,11 +88,8 @@ class OptaxServer(Server):
         """
         return optax.sgd(rate)
 
-    def _optimizer(self, rate: Number | None = None) -> optax.GradientTransformation:
-        return self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
-
     def init(self, params: Tree, samples: Array) -> optax.OptState:
-        state = self._optimizer().init(params)
+        state = self.optimizer_of(getattr(self, "learning_rate", 1.0)).init(params)
         return state if self.aggregate is None else Aggregated(state, self.aggregate.init(params))
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
@@ -108,7 +105,8 @@ class OptaxServer(Server):
         if arrivals.key is not None:
             state = renewed(state, words_of(arrivals.key))
         loss = jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)
-        step, state = optimizer_step(self.name, self._optimizer(rate), gradient, state, params, {"value": loss})
+        optimizer = self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
+        step, state = optimizer_step(self.name, optimizer, gradient, state, params, {"value": loss})
         state = state if self.aggregate is None else Aggregated(state, after)
         return Outcome(optax.apply_updates(params, step), state, info, weights=weights)
 
@@ -173,11 +171,10 @@ class Discounting(Discounted):
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)
         weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
-        return self.discounted(arrivals, weights) / self._divisor(weights, times)
-
-    def _divisor(self, weights: Array, times: Array) -> Array:
-        """Returns the divisor of the weights: their sum, or 1 without arrivals. `times`: multiplicities, float [A]."""
-        return jnp.maximum(jnp.sum(weights), 1)
+        discounted, total = self.discounted(arrivals, weights), jnp.maximum(jnp.sum(weights), 1)
+        if getattr(self, "reduce", "mean") == "sum":  # an option of `fedbuff`
+            total = total / jnp.maximum(jnp.sum(times), 1)
+        return discounted / total
 
 
 class fedopt(Discounting, Optimised, init=False):
@@ -208,7 +205,8 @@ class fedopt(Discounting, Optimised, init=False):
             given = f"learning_rate={self.learning_rate}"
             raise ValueError(f"fedopt: the optimiser is made already; leave {given} out, or give the constructor")
         if "learning_rate" in self.schedules:
-            state = jax.eval_shape(self.at_step(0)._optimizer().init, {"x": jnp.zeros(1)})
+            first: Any = self.at_step(0)
+            state = jax.eval_shape(first.optimizer_of(first.learning_rate).init, {"x": jnp.zeros(1)})
             if nodes_of(state, _INJECTED):
                 raise ValueError(
                     f"fedopt: {self.optimizer_name} keeps its learning_rate in its state, where a schedule of server "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -203,7 +204,7 @@ class chain(Upload):
     order: tuple[str, ...] = static()
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        if {"parts", "order"} <= {*named}:  # a rebuilt pytree, or a copy, perhaps with another part
+        if {"parts", "order"} <= {*named}:  # a copy, perhaps with another part
             order, parts = named.pop("order"), named.pop("parts") | named
         else:
             pairs = [(one.name, one) for one in map(as_upload, given)]
@@ -285,11 +286,12 @@ def received_size(upload: Upload | None, delta: Tree) -> int:
         upload: transformation; `None` sends Δ.
         delta: arrays of Δ, or their shapes.
     """
-    counts = tuple(leaf.size for leaf in jax.tree.leaves(delta))
-    bits = sum(8 * leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(delta))
+    leaves = jax.tree.leaves(delta)
+    counts = tuple(map(operator.attrgetter("size"), leaves))
+    size = sum(map(operator.mul, counts, map(operator.attrgetter("dtype.itemsize"), leaves)))
     if upload is None or not sum(counts):
-        return bits // 8
-    each = bits / sum(counts)
+        return size
+    each = 8 * size / sum(counts)
     return checked_size(upload, Size(sum(counts), each, full_bits=each), counts).bytes
 
 
