@@ -40,6 +40,8 @@ class Optimised(Part):
     constructed.
     """
 
+    derives = False
+
     optimizer: Callable[..., optax.GradientTransformation] = static(default=optax.sgd)
     hyperparameters: dict[str, Number] = dataclasses.field(default_factory=dict, kw_only=True)
     switches: tuple[tuple[str, Any], ...] = static(default=(), kw_only=True)

@@ -115,6 +115,8 @@ class Client(Optimised, init=False):
         Client(optimizer=adam, learning_rate=0.001, epochs=2, proximal=0.01)
     """
 
+    derives = False
+
     steps: int | tuple[int, ...] | tuple[tuple[int, ...], ...] | None = static(default=None, kw_only=True)
     epochs: int | tuple[int, ...] | None = static(default=None, kw_only=True)
     batch_size: int | tuple[int, ...] | None = static(default=32, kw_only=True)

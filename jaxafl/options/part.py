@@ -72,17 +72,18 @@ def recording(default: None) -> Any:
 class Part:
     """Base class of everything with options. Subclasses become frozen dataclasses and pytrees.
 
-    A copy that JAX makes is rebuilt from the fields, without the constructor; other attributes are not in it.
-
     Attributes:
         name: the name in results and messages; by default that of the class.
         references: the citations of a run with the part: keys of `jaxafl.references.BIBTEX`, or BibTeX entries.
         implied: option -> the value that its default `None` stands for, which representations leave out.
+        derives: True if the constructor makes attributes that are no fields, so that the copies of JAX need it; by
+            default of classes that define `__post_init__`.
     """
 
     name: ClassVar[str] = ""
     references: ClassVar[tuple[str, ...]] = ()
     implied: ClassVar[dict[str, Any]] = {}
+    derives: ClassVar[bool] = False
     is_part: ClassVar[bool] = True
 
     def __init_subclass__(cls, init: bool = True) -> None:
@@ -94,6 +95,8 @@ class Part:
         super().__init_subclass__()
         if "name" not in vars(cls):
             cls.name = cls.__name__
+        if "__post_init__" in vars(cls) and "derives" not in vars(cls):
+            cls.derives = True
         dataclasses.dataclass(frozen=True, repr=False)(cls)
         if "__init__" in vars(cls):
             cls.__init__ = named(cls.__init__)  # type: ignore[method-assign]
@@ -134,8 +137,11 @@ def _register(cls: type, names: list[str], leaves: list[str]) -> None:
         return zip(keys, map(values, leaves), strict=True), tuple(map(values, static))
 
     def unflatten(rest: Any, values: Any) -> Any:
-        part: Any = object.__new__(cls)  # the constructor has checked them, and leaves may be tracers
-        vars(part).update(zip([*leaves, *static], [*values, *rest], strict=True))
+        fields = dict(zip([*leaves, *static], [*values, *rest], strict=True))
+        if cls.derives:  # type: ignore[attr-defined]
+            return cls(**fields)
+        part: Any = object.__new__(cls)  # the fields have been checked
+        vars(part).update(fields)
         return part
 
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)

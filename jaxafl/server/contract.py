@@ -162,6 +162,7 @@ class Server(Part):
     requires: ClassVar[Delivery] = Delivery.NONE
     accepts: ClassVar[Delivery] = STARTS | Delivery.AGED | Delivery.MULTIPLE
     needs: ClassVar[Needs] = Needs()
+    derives = False
     buffer: ClassVar[int] = 1
     single: ClassVar[bool] = False
     clocks: ClassVar[frozenset[str]] = frozenset()

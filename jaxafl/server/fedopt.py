@@ -171,10 +171,11 @@ class Discounting(Discounted):
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)
         weights = times if self.weights == "uniform" else times * getattr(arrivals, self.weights)
-        discounted, total = self.discounted(arrivals, weights), jnp.maximum(jnp.sum(weights), 1)
-        if getattr(self, "reduce", "mean") == "sum":  # an option of `fedbuff`
-            total = total / jnp.maximum(jnp.sum(times), 1)
-        return discounted / total
+        return self.discounted(arrivals, weights) / self._divisor(weights, times)
+
+    def _divisor(self, weights: Array, times: Array) -> Array:
+        """Returns the divisor of the weights: their sum, or 1 without arrivals. `times`: multiplicities, float [A]."""
+        return jnp.maximum(jnp.sum(weights), 1)
 
 
 class fedopt(Discounting, Optimised, init=False):

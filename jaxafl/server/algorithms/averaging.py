@@ -129,6 +129,10 @@ class fedbuff(Discounting):
     def bounded(self) -> bool:
         return super().bounded and self.reduce == "mean"
 
+    def _divisor(self, weights: Array, times: Array) -> Array:
+        total = super()._divisor(weights, times)
+        return total if self.reduce == "mean" else total / jnp.maximum(jnp.sum(times), 1)
+
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         return optax.sgd(rate, self.momentum)
 
