@@ -41,9 +41,9 @@ def constrained(mesh: Mesh | None, state: State) -> State:
     return state if mesh is None else jax.lax.with_sharding_constraint(state, _places(mesh, state))
 
 
-def on_first_device(mesh: Mesh | None, tree: Any) -> Any:
-    """Returns the first device's copy of arrays that every device has."""
-    return tree if mesh is None else jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+def on_first_device(tree: Any) -> Any:
+    """Returns the first device's copy of arrays that every device of a mesh has."""
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
 
 def _places(mesh: Mesh, tree: Any) -> Any:
