@@ -36,9 +36,9 @@ def placed(mesh: Mesh | None, tree: Any) -> Any:
     return tree if mesh is None else jax.device_put(tree, _places(mesh, tree))
 
 
-def constrained(mesh: Mesh | None, state: State) -> State:
+def constrained(mesh: Mesh, state: State) -> State:
     """Returns a traced state that is placed as `placed` places it."""
-    return state if mesh is None else jax.lax.with_sharding_constraint(state, _places(mesh, state))
+    return jax.lax.with_sharding_constraint(state, _places(mesh, state))
 
 
 def on_first_device(tree: Any) -> Any:
