@@ -79,11 +79,8 @@ def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
     """
     trained = params if client.personal is None else shared_of(client, params)
     plain, state = received_size(None, trained), received_size(None, model_state)
-    up, down = received_size(client.upload, trained) + state, plain + state
-    if client.correction is None:
-        return Traffic(up, down)
-    message, shared = traffic_of_correction(client.correction, trained)
-    return Traffic(up + message, down + shared)
+    message, shared = (0, 0) if client.correction is None else traffic_of_correction(client.correction, trained)
+    return Traffic(received_size(client.upload, trained) + state + message, plain + state + shared)
 
 
 def traffic_of_correction(correction: Correction, params: Tree) -> Traffic:

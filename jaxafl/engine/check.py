@@ -226,10 +226,7 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
         "durations with per='run'",
     ),
     (
-        lambda p: (
-            p.client.correction is not None
-            and traffic_of_correction(p.client.correction, shared_of(p.client, p.form[0])).up
-        ),
+        lambda p: p.client.correction and traffic_of_correction(p.client.correction, shared_of(p.client, p.form[0])).up,
         "Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out",
     ),
     (
@@ -335,7 +332,7 @@ def _trace_training(parts: Parts) -> None:
     data, model, client = parts.data, parts.model, parts.client
     known = _traced.setdefault(model, weakref.WeakKeyDictionary()).setdefault(data, set())
     leaves, structure = jax.tree.flatten(client)
-    form = structure, tuple(np.shape(leaf) for leaf in leaves), jnp.result_type(float)
+    form = structure, tuple(map(np.shape, leaves)), jnp.result_type(float)
     if form in known:
         return
     if client.upload is not None:
@@ -378,19 +375,20 @@ def _trace_training(parts: Parts) -> None:
     like_given(f"Client({client.optimizer_name})", "update", after, before, types=True)
     like_given(f"Client(upload={client.upload!r}, correction={client.correction!r})", "the end of a run",
                (delta, memory and memory._replace(optimizer=())), (lane.params, lane.memory), types=True)  # fmt: skip
-    _check_labels(data, model, classes)
+    if classes:
+        _check_labels(data, model, min(classes))
     remember_metrics(model, metrics)
     known.add(form)
 
 
-def _check_labels(data: FederatedData, model: Model, classes: set[int]) -> None:
-    """Raises `UserError` for labels that a cross-entropy has no output for; `classes`: outputs of those in the loss."""
-    labels = (data.y_test, stored_targets(data.gather, data.arrays)) if classes else ()
-    most = int(max(map(functools.partial(np.max, initial=-1), labels), default=-1))
-    if classes and min(classes) <= most:
-        binary = ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if min(classes) == 2 else ""
+def _check_labels(data: FederatedData, model: Model, classes: int) -> None:
+    """Raises `UserError` for labels that a cross-entropy has no output for; `classes`: the fewest outputs of one."""
+    labels = data.y_test, stored_targets(data.gather, data.arrays)
+    most = int(max(map(functools.partial(np.max, initial=-1), labels)))
+    if classes <= most:
+        binary = ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if classes == 2 else ""
         raise UserError(
-            f"the model {model.name} tells {min(classes)} classes apart, but labels of {data.name} go up to {most}: "
+            f"the model {model.name} tells {classes} classes apart, but labels of {data.name} go up to {most}: "
             f"give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy{binary}"
         )
 

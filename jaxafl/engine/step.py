@@ -82,7 +82,7 @@ class TracedStep:
         version, client_models = model, state.clients
         if outcome.served is not None:
             version = model._replace(params=filled(shared_of(self.client, outcome.served), model.params))
-        record = self.recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, stored)
+        record = {"delta_norm": jnp.sqrt(lengths)} | self.recorded(row, arrivals, outcome, state.model, model, stored)
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients
             client_models = client_models.write_many(arrivals.client, arrivals.mask, outcome.client_params)
         state = state._replace(
@@ -218,16 +218,9 @@ class TracedStep:
         return filled(shared_of(self.client, params), before.params), shared
 
     def recorded(
-        self,
-        row: Steps,
-        arrivals: Arrivals,
-        outcome: Outcome,
-        norms: Array,
-        before: Version,
-        after: Version,
-        stored: Stored,
+        self, row: Steps, arrivals: Arrivals, outcome: Outcome, before: Version, after: Version, stored: Stored
     ) -> dict[str, Array]:
-        record = {"delta_norm": norms, **outcome.info}
+        record = {**outcome.info, "local_loss": arrivals.loss}
         if "drift" in self.program.recording.diagnostics:
             record["drift"] = drift(before.params, arrivals.base)
         if "local_accuracy" in self.program.recording.diagnostics:
@@ -236,15 +229,13 @@ class TracedStep:
             record["executed_local_steps"] = arrivals.local_steps
         if stored.computed is not None:
             record["computed_delta_norm"] = stored.computed
-        record["local_loss"] = arrivals.loss
         rate = record.get("server_rate", self.server.at_step(arrivals.step).applied_rate(outcome.state))
         if rate is not None:
             record["server_rate"] = rate = jnp.asarray(rate)
             if not (row.mask is None or self.server.needs.empty_steps or rate.ndim):
                 record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
         if {"gradient_norm", "asynchronous_error"} & set(self.program.recording.diagnostics):
-            found = full_gradient(self.program, self.device, *before[:2])
-            gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(self.device.counts).astype(leaf.dtype), found)
+            gradient = full_gradient(self.program, self.device, *before[:2])
             record |= of_gradient(self.program.recording.diagnostics, gradient, before.params, after.params, rate)
         if self.program.recording.observe is not None:
             record |= observed(self.program.recording.observe, after.params)
@@ -362,7 +353,7 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
 
 
 def full_gradient(program: Program, device: DeviceData, params: Tree, model_state: Tree) -> Tree:
-    """Computes Σ_i n_i ∇f_i(x) over the training samples of all clients, without augmentation or dropout.
+    """Computes ∇F(x) = Σ_i n_i ∇f_i(x) / Σ_i n_i over all training samples, without augmentation or dropout.
 
     Args:
         program, device: of the run.
@@ -375,4 +366,5 @@ def full_gradient(program: Program, device: DeviceData, params: Tree, model_stat
 
         return gradient_sum(program, device.frozen, (params, model_state), fetch, device.counts[client], total)
 
-    return jax.lax.fori_loop(0, device.counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))
+    found = jax.lax.fori_loop(0, device.counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))
+    return jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)
