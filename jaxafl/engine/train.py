@@ -27,7 +27,7 @@ def train_segment(
     device: DeviceData,
     segment: Segments,
     state: State,
-    max_steps: Array | None = None,
+    max_steps: Array | None,
 ) -> State:
     """Executes one segment: loads the runs that begin, makes local steps in every lane, saves the runs that end.
 
