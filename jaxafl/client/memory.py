@@ -41,15 +41,13 @@ def turns_of(client: Client) -> Turns:
     return Turns.IN_TURN if client.remembers else Turns.ANY
 
 
-def first_memory(client: Client, params: Tree) -> Memory | None:
-    """Returns the row of a client before its first run; `None` if clients keep nothing.
+def first_memory(client: Client, params: Tree) -> Memory:
+    """Returns the row of a client that keeps one (`Client.remembers`) before its first run.
 
     Args:
         client: local training.
         params: x_0.
     """
-    if not client.remembers:
-        return None
     return Memory(
         upload=() if client.upload is None else with_arrays(client.upload.init(shared_of(client, params))),
         correction=() if client.correction is None else _first(client, params)[0],
@@ -81,8 +79,8 @@ def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
 
 
 def first_shared(client: Client, params: Tree) -> Tree:
-    """Returns what the server's model has beside its parameters for `Client(correction=...)`; else `None`."""
-    return None if client.correction is None else _first(client, params)[1]
+    """Returns what the server's model has beside its parameters for `Client(correction=...)`."""
+    return _first(client, params)[1]
 
 
 def _first(client: Any, params: Tree) -> Any:

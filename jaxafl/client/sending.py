@@ -66,9 +66,9 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     return filled(received, delta), message, memory
 
 
-def computed_norm(client: Client, delta: Tree) -> Array | None:
-    """Returns ‖Δ‖ of the parameters that are sent, before upload and attack; `None` without either."""
-    return None if client.upload is None and client.attack is None else optax.tree.norm(shared_of(client, delta))
+def computed_norm(client: Client, delta: Tree) -> Array:
+    """Returns ‖Δ‖ of the parameters that are sent, before upload and attack."""
+    return optax.tree.norm(shared_of(client, delta))
 
 
 def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
@@ -77,16 +77,14 @@ def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
     An update is as large as `Client(upload=...)` leaves it, and has the non-trainable state with it. A correction's
     message and shared pytree are sent, too.
     """
-    trained = shared_of(client, params)
+    trained = params if client.personal is None else shared_of(client, params)
     plain, state = received_size(None, trained), received_size(None, model_state)
-    message, shared = traffic_of_correction(client.correction, trained)
+    message, shared = (0, 0) if client.correction is None else traffic_of_correction(client.correction, trained)
     return Traffic(received_size(client.upload, trained) + state + message, plain + state + shared)
 
 
-def traffic_of_correction(correction: Correction | None, params: Tree) -> Traffic:
+def traffic_of_correction(correction: Correction, params: Tree) -> Traffic:
     """Returns the bytes that a correction sends with an update and with a model; `params`: those that are sent."""
-    if correction is None:
-        return Traffic(0, 0)
 
     def sent(params: Tree) -> tuple[Tree, Tree]:
         row, shared = correction.init(params)

@@ -82,19 +82,22 @@ def begin(
     """
     if client.personal is not None:
         params = filled(memory.personal, params)
-    key = threefry(batch_key, who, run)
-    zero = jnp.zeros((), jnp.result_type(float))
-    kinds = (jnp.result_type(type(usual)) for usual in Timing())  # int32 and float
-    lane = Lane(
+    if client.reset == "never":
+        state, memory = unpack(memory.optimizer), memory._replace(optimizer=())  # no second copy
+    else:
+        state = client.of(who).make_optimizer().init(params)
+    key, step, zero = threefry(batch_key, who, run), jnp.int32(0), jnp.zeros((), jnp.result_type(float))
+    kinds = map(jnp.result_type, map(type, Timing()))  # int32 and float
+    return Lane(
         params=params,
         model_state=model_state,
-        optimizer_state=None,
+        optimizer_state=pack(renewed(state, threefry(key, step, _OPTIMIZER_STREAM))),
         anchor=None if client.proximal is None and client.correction is None else params,
         key=key,
         shuffle_key=key if client.epochs is not None else per_client(batch_key, who),
         client=who,
         run=run,
-        step=jnp.int32(0),
+        step=step,
         loss=zero,
         timing=None if client.rate_schedule is None else Timing(*map(jnp.asarray, timing, kinds)),
         stopping=None if client.patience is None else Stopping(zero + jnp.inf, jnp.int32(0), zero, jnp.bool_(False)),
@@ -102,17 +105,6 @@ def begin(
         shared=shared,
         rate_sum=None if client.correction is None else zero,
     )
-    if client.reset == "never":
-        state = unpack(memory.optimizer)
-        lane = lane._replace(memory=memory._replace(optimizer=()))  # no second copy
-    else:
-        state = client.of(who).make_optimizer().init(params)
-    return lane._replace(optimizer_state=_with_keys(state, lane))
-
-
-def _with_keys(state: Tree, lane: Lane) -> Tree:
-    """Returns an optimiser's state, packed, with PRNG keys of the run and its current step."""
-    return pack(renewed(state, threefry(lane.key, lane.step, _OPTIMIZER_STREAM)))
 
 
 def local_step(
@@ -169,7 +161,9 @@ def local_step(
         return _penalised(client, lane, params, loss, gradient)
 
     (loss, model_state), gradient = total(lane.params)
-    objective, gradient = _penalised(client, lane, lane.params, loss, gradient)
+    objective = loss
+    if client.weight_decay is not None or client.proximal is not None:
+        objective, gradient = _penalised(client, lane, lane.params, loss, gradient)
     if client.correction is not None:
         gradient = _corrected(client, lane, gradient, value_and_gradient)
     per_epoch = client.steps_per_epoch(count)
@@ -178,7 +172,8 @@ def local_step(
     counted = lane.step % per_epoch if client.reset == "epoch" else lane.step  # by a schedule of Optax
     before = lane.optimizer_state
     if client.reset == "epoch":
-        before = optax.tree.where(counted == 0, _with_keys(optimizer.init(lane.params), lane), before)
+        first = renewed(optimizer.init(lane.params), threefry(lane.key, lane.step, _OPTIMIZER_STREAM))
+        before = optax.tree.where(counted == 0, pack(first), before)
     extra = {}
     if client.correction is None and not private:  # a correction changes the gradient, and not the objective
         extra = objective_arguments(value_and_gradient, objective, gradient)
@@ -190,7 +185,7 @@ def local_step(
         optimizer_state=pack(after),
         step=lane.step + 1,
         loss=lane.loss + loss,
-        stopping=_stopping(client, lane, loss, per_epoch),
+        stopping=None if lane.stopping is None else _stopping(client, lane.stopping, lane.step, loss, per_epoch),
         rate_sum=None if lane.rate_sum is None else lane.rate_sum + client.rate_at(counted, factor),
     )
 
@@ -243,13 +238,11 @@ def _corrected(client: Client, lane: Lane, gradient: Tree, value_and_gradient: C
     return filled(like_given(f"the correction {correction.name}", "gradient", corrected, parts[0]), gradient)
 
 
-def _stopping(client: Client, lane: Lane, loss: Array, per_epoch: Array) -> Stopping | None:
+def _stopping(client: Any, before: Stopping, step: Array, loss: Array, per_epoch: Array) -> Stopping:
     """Returns the state of early stopping after a local step with this mini-batch loss."""
-    if lane.stopping is None or client.patience is None:
-        return None
-    best, waited, epoch_loss, stopped = lane.stopping
+    best, waited, epoch_loss, stopped = before
     epoch_loss = epoch_loss + loss
-    ends = (lane.step + 1) % per_epoch == 0
+    ends = (step + 1) % per_epoch == 0
     better = epoch_loss < best
     waited = jnp.where(ends, jnp.where(better, 0, waited + 1), waited)
     return Stopping(

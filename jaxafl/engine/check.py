@@ -67,14 +67,9 @@ class Parts:
     attack: Attack | None = None
 
     @property
-    def clients(self) -> int:
-        """N."""
-        return self.data.num_clients
-
-    @property
     def arrivals(self) -> int:
         """Largest number of arrivals of a server step."""
-        return self.clock.arrivals(self.clients) or self.clients
+        return self.clock.arrivals(self.data.num_clients) or self.data.num_clients
 
     @property
     def aggregate(self) -> Any:
@@ -222,14 +217,16 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
     ),
     (
         lambda p: (
-            p.client.epochs is not None and p.client.batch_size is not None and steps_change_times(p.clock, p.clients)
+            p.client.epochs is not None
+            and p.client.batch_size is not None
+            and steps_change_times(p.clock, p.data.num_clients)
         ),
         "the clock {clock.name} has durations that depend on local steps, which depend on sample counts with "
         "Client(epochs={client.epochs}), so participations or their times depend on data. Use Client(steps=...), or "
         "durations with per='run'",
     ),
     (
-        lambda p: traffic_of_correction(p.client.correction, shared_of(p.client, p.form[0])).up,
+        lambda p: p.client.correction and traffic_of_correction(p.client.correction, shared_of(p.client, p.form[0])).up,
         "Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out",
     ),
     (
@@ -288,8 +285,7 @@ def broken(rules: tuple[Rule, ...], parts: Parts) -> str:
     """Returns the message of the first rule that does not hold; empty if all hold."""
     for breaks, message in rules:
         if found := breaks(parts):
-            named = {field.name: getattr(parts, field.name) for field in dataclasses.fields(parts)}
-            return message.format(p=parts, found=found, **named)
+            return message.format(p=parts, found=found, **vars(parts))
     return ""
 
 
@@ -300,10 +296,13 @@ def _warn_once(message: str) -> None:
 
 def check_simulation(parts: Parts) -> None:
     """Raises `ValueError` or `TypeError` for options that are invalid, or parts that do not fit together."""
-    server, clock, client, clients = parts.server, parts.clock, parts.client, parts.clients
-    first = {name: schedule.first(server.name, name) for name, schedule in server.schedules.items()}
-    for part in (client, dataclasses.replace(server, **first) if first else server):
-        check_options(part, clients)
+    server, clock, client, clients = parts.server, parts.clock, parts.client, parts.data.num_clients
+    first = server
+    if server.schedules:
+        values = {name: schedule.first(server.name, name) for name, schedule in server.schedules.items()}
+        first = dataclasses.replace(server, **values)
+    check_options(client, clients)
+    check_options(first, clients)
     client.check(clients)
     client.local_steps(parts.data.counts)  # raises if the local steps overflow int32
     check_clock(clock, clients)
@@ -333,7 +332,7 @@ def _trace_training(parts: Parts) -> None:
     data, model, client = parts.data, parts.model, parts.client
     known = _traced.setdefault(model, weakref.WeakKeyDictionary()).setdefault(data, set())
     leaves, structure = jax.tree.flatten(client)
-    form = structure, tuple(np.shape(leaf) for leaf in leaves), jnp.result_type(float)
+    form = structure, tuple(map(np.shape, leaves)), jnp.result_type(float)
     if form in known:
         return
     if client.upload is not None:
@@ -341,30 +340,29 @@ def _trace_training(parts: Parts) -> None:
         client.upload.check(tuple(leaf.size for leaf in sent))
         received_size(client.upload, sent)
     if client.reset == "never":
-        check_lasting(client, parts.form[0], parts.clients)
-    owner, batch = f"the model {model.name}", jax.eval_shape(lambda: example_batch(data.form))
+        check_lasting(client, parts.form[0], data.num_clients)
+    owner, batch = f"the model {model.name}", jax.eval_shape(functools.partial(example_batch, data.form))
     samples, classes, metrics = kind_of_sample(batch.x), set[int](), list[str]()
 
     def step(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> Any:
         params, state = model.init(jax.random.key(0), example_batch(data.form))
-        kept: Any = dict(memory=first_memory(client, params), shared=first_shared(client, params))
+        kept: Any = {"memory": first_memory(client, params)} if client.remembers else {}
+        if client.correction is not None:
+            kept["shared"] = first_shared(client, params)
         lane = begin(client, params, state, key, jnp.int32(0), jnp.int32(0), **kept)
         if takes_examples(unpack(lane.optimizer_state)):
             check_examples(client, state)
 
         def apply(params: Any, state: Any, batch: Batch, key: Any, train: bool) -> Any:
+            if kind_of_sample(batch.x) != samples:
+                raise UserError(f"{data.name}: training samples are {kind_of_sample(batch.x)}, test samples {samples}")
             with recorded_classes(batch.y) as found, traced_method(owner, "apply", "the key that it is given"):
                 outputs, new = model.bound(frozen)(params, state, batch, key, train)
             classes.update(found)
             metrics[:] = outputs.values
             return outputs, like_given(owner, "apply", new, state, types=True)
 
-        def fetch(who: Any, positions: Any, keys: Any) -> Any:
-            x, y = data.fetch(arrays, who, positions, keys)
-            if kind_of_sample(x) != samples:
-                raise UserError(f"{data.name}: training samples are {kind_of_sample(x)}, test samples {samples}")
-            return x, y
-
+        fetch = functools.partial(data.fetch, arrays)
         new = local_step(client, apply, fetch, cast(int, client.micro_batch), count, lane)
         return lane, new, sent_update(client, new.params, new, count)
 
@@ -373,23 +371,24 @@ def _trace_training(parts: Parts) -> None:
     with traced_method(f"{owner} with {client.optimizer_name}", "a local step", advice):
         traced = jax.eval_shape(step, data.arrays, model.held(batch), numbers, seed_key(0), count)
     lane, new, (delta, _, memory) = traced
-    after, before = ((one.params, one.optimizer_state) for one in (new, lane))
+    after, before = (new.params, new.optimizer_state), (lane.params, lane.optimizer_state)
     like_given(f"Client({client.optimizer_name})", "update", after, before, types=True)
     like_given(f"Client(upload={client.upload!r}, correction={client.correction!r})", "the end of a run",
                (delta, memory and memory._replace(optimizer=())), (lane.params, lane.memory), types=True)  # fmt: skip
-    _check_labels(data, model, classes)
+    if classes:
+        _check_labels(data, model, min(classes))
     remember_metrics(model, metrics)
     known.add(form)
 
 
-def _check_labels(data: FederatedData, model: Model, classes: set[int]) -> None:
-    """Raises `UserError` for labels that a cross-entropy has no output for; `classes`: outputs of those in the loss."""
-    labels = (data.y_test, stored_targets(data.gather, data.arrays)) if classes else ()
-    most = int(max((np.max(one, initial=-1) for one in labels), default=-1))
-    if classes and min(classes) <= most:
-        binary = ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if min(classes) == 2 else ""
+def _check_labels(data: FederatedData, model: Model, classes: int) -> None:
+    """Raises `UserError` for labels that a cross-entropy has no output for; `classes`: the fewest outputs of one."""
+    labels = data.y_test, stored_targets(data.gather, data.arrays)
+    most = int(max(map(functools.partial(np.max, initial=-1), labels)))
+    if classes <= most:
+        binary = ". Binary losses such as sigmoid_cross_entropy take the labels 0 and 1" if classes == 2 else ""
         raise UserError(
-            f"the model {model.name} tells {min(classes)} classes apart, but labels of {data.name} go up to {most}: "
+            f"the model {model.name} tells {classes} classes apart, but labels of {data.name} go up to {most}: "
             f"give its last layer {data.num_classes} outputs, one per class, for softmax_cross_entropy{binary}"
         )
 
@@ -405,7 +404,7 @@ def check_fit(problem: Problem, program: Program, state: State) -> None:
     shapes, mesh = program.shapes, program.mesh
     names = {"ring": f"ring of {shapes.ring} versions", "store": f"store of {shapes.store} updates"}
     names |= {"lanes": f"{shapes.lanes} lanes", "server": "server state (with its rows per client)"}
-    parts: dict[str, Any] = {names.get(field, field): part for field, part in state._asdict().items()}
+    parts: dict[str, Any] = dict(zip(map(names.get, State._fields, State._fields), state, strict=True))
     parts |= {"training data": problem.device.arrays, "the model's frozen arrays": problem.device.frozen}
     check_memory(parts, devices=1 if mesh is None else mesh.size)
 
@@ -458,14 +457,15 @@ def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
 
 def _weights_read(parts: Parts) -> list[str]:
     """Returns the inputs besides the updates that depend on data and that change the models of three server steps."""
-    clients, size, client, server = parts.clients, parts.arrivals, parts.client, parts.prepared_server
+    clients, size, client, server = parts.data.num_clients, parts.arrivals, parts.client, parts.prepared_server
     real, none = jnp.result_type(float), jnp.zeros(size, jnp.int32)
     place = jnp.arange(size)
     params = jax.tree.map(lambda leaf: jnp.ones(2, leaf.dtype), parts.form[0])
     several = jax.tree.map(lambda leaf: jnp.sin(1.0 + jnp.arange(2.0 * size)).reshape(size, 2), params)
 
     def steps(samples: Any, loss: Any, local_steps: Any) -> Any:
-        state, shared, now, found = first_state(server, params, samples), first_shared(client, params), params, []
+        state, now, found = first_state(server, params, samples), params, []
+        shared = None if client.correction is None else first_shared(client, params)
         for t in range(3):
             who = (place + t) % clients
             columns: Any = dict(mask=none == 0, client=who, multiplicity=none + 1, kind=none, staleness=none + t)

@@ -6,6 +6,7 @@ Means of metrics are computed by compiled programs, metrics of whole sets on the
 from __future__ import annotations
 
 import functools
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,6 @@ from jaxafl.models.metrics import CONFUSION
 from jaxafl.models.model import Batch, Outputs, predictions_of
 
 Array = jax.Array
-Sums = tuple[dict[str, Array], dict[str, Array], dict[str, Array]]
 Fetch = Callable[[Array], tuple[Any, Array]]
 """Rows of a set, int32 [n], -> raw inputs, labels."""
 Clients = tuple[Array, Array]
@@ -57,9 +57,9 @@ class Evaluator:
             model: of all members, each leaf [P, ...].
         """
         self.mesh, self.program, self.own_set = problem.mesh, problem.program(), ""
-        self.device: DeviceData = on_first_device(
-            self.mesh, device if device.validation is not None else device._replace(arrays=None)
-        )
+        self.device: DeviceData = device if device.validation is not None else device._replace(arrays=None)
+        if self.mesh is not None:
+            self.device, model = on_first_device((self.device, model))
         self.clients, self.own, self.owners = None, None, None
         self.members, self.metrics, self.warned = members, dict(problem.recording.metrics), set[str]()
         if "per_client" in self.program.recording.diagnostics:
@@ -68,7 +68,7 @@ class Evaluator:
             self.clients = on_device((owners.owner, owners.samples))
         if problem.client.personal is not None and device.owned is not None:
             self.own = on_device(np.asarray(problem.data.owners.clients, np.int32))
-        given = self.device, self.clients, on_first_device(self.mesh, model)
+        given = self.device, self.clients, model
         self.compiled, self.seconds = compiled(evaluate_members, (self.program, self.own_set), given)
 
     def of_state(self, state: State) -> dict[str, np.ndarray]:
@@ -76,8 +76,8 @@ class Evaluator:
         found = self.of_model(state.model)
         if self.own is not None:
             single = self.owners is not None
-            own = on_first_device(self.mesh, (state.memory.tree.personal, state.model))
-            arguments = self.device, self.own, *own
+            own = state.memory.tree.personal, state.model
+            arguments = self.device, self.own, *(own if self.mesh is None else on_first_device(own))
             found |= on_host(compiled(evaluate_personal, (self.program, single), arguments)[0](*arguments))
         if state.average is not None:
             average = self.of_model(state.model._replace(params=state.average))
@@ -86,13 +86,14 @@ class Evaluator:
 
     def of_model(self, model: Version) -> dict[str, np.ndarray]:
         """Returns metrics of models, each leaf [P, ...]."""
-        local = on_first_device(self.mesh, model)
-        return on_host(self.compiled(self.device, self.clients, local)) | self._of_sets(local)
+        local = model if self.mesh is None else on_first_device(model)
+        found = on_host(self.compiled(self.device, self.clients, local))
+        return found | self._of_sets(local) if self.metrics else found
 
     def _of_sets(self, model: Version) -> dict[str, np.ndarray]:
         """Returns the metrics of whole sets, name -> [P, ...]; of single clients (`client_...`) [P, clients, ...]."""
         found: dict[str, list[np.ndarray]] = {}
-        for prefix in sets_of(self.program.data, self.device) if self.metrics else ():
+        for prefix in sets_of(self.program.data, self.device):
             for member in range(self.members):
                 labels, outputs = self._outputs(prefix, model, member)
                 for name in self.metrics:
@@ -103,7 +104,8 @@ class Evaluator:
                         each = np.stack([self._value("client_", name, *part) for part in parts])
                         found.setdefault(f"client_{name}", []).append(each)
         stacked = {name: np.stack(values) for name, values in found.items()}
-        return with_test_sets(stacked, len(self.device.tests), functools.partial(np.stack, axis=1))
+        further = len(self.device.tests)
+        return with_test_sets(stacked, further, functools.partial(np.stack, axis=1)) if further else stacked
 
     def _outputs(self, prefix: str, model: Version, member: int) -> tuple[np.ndarray, Any]:
         """Returns labels [n, ...] and outputs [n, ...] of a set, computed in batches."""
@@ -159,18 +161,9 @@ def evaluate(
         model: the model.
     """
     found: dict[str, Array] = {}
-    for prefix, (count, fetch) in sets_of(program.data, device).items():
-        each = clients if prefix == own_set else None
-        sums, values = _summed(program, members, device.frozen, count, fetch, each is not None, model)
-        found |= _means(prefix, jax.tree.map(jnp.sum, sums), count)
-        if each is not None:
-            owner, samples = each
-
-            def of_clients(values: Array, owner: Array = owner, samples: Array = samples) -> Array:
-                return jax.ops.segment_sum(values.ravel()[: len(owner)], owner, len(samples) + 1)[:-1]
-
-            found |= _means("client_", jax.tree.map(of_clients, values), samples)
-    return with_test_sets(found, len(device.tests), jnp.stack)
+    for prefix in sets_of(program.data, device):
+        found |= _of_set(program, members, device, prefix, clients if prefix == own_set else None, model)
+    return with_test_sets(found, len(device.tests), jnp.stack) if device.tests else found
 
 
 def evaluate_members(
@@ -204,12 +197,9 @@ def with_test_sets(found: dict[str, Any], further: int, stack: Callable[[list[An
 
 def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Fetch]]:
     """Returns the evaluated sets by the prefix of their metrics: number of samples, and function that fetches them."""
-
-    def stored(x: Any, y: Array) -> tuple[int, Fetch]:
-        return len(y), lambda rows: (jax.tree.map(lambda leaf: leaf[rows], x), y[rows])
-
-    sets = {"": stored(*device.test)}
-    sets |= {f"test_{number}_": stored(*one) for number, one in enumerate(device.tests, 1)}
+    sets: dict[str, tuple[int, Fetch]] = {}
+    for number, one in enumerate((device.test, *device.tests)):
+        sets[f"test_{number}_" if number else ""] = len(one[1]), functools.partial(_rows_of, one)
     if device.validation is not None:
         held_out = device.validation
 
@@ -219,6 +209,10 @@ def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Fetch]]:
 
         sets["validation_"] = (len(held_out.client), fetch_held_out)
     return sets
+
+
+def _rows_of(samples: Any, rows: Array) -> Any:
+    return jax.tree.map(operator.itemgetter(rows), samples)
 
 
 def batch_of(program: Program, fetch: Fetch, rows: Array, count: Any) -> tuple[Batch, Array]:
@@ -332,9 +326,9 @@ def evaluate_personal(
     def member(given: tuple[Any, Version]) -> dict[str, Array]:
         rows, model = given
 
-        def one(client: Array) -> Sums:
+        def one(client: Array) -> Outputs:
             params = filled(buffers.read(rows, client), model.params)
-            return owned_sums(program, device, _values, client, params, model.model_state)
+            return owned_sums(program, device, lambda outputs: outputs, client, params, model.model_state)
 
         sums = jax.lax.map(one, clients)
         found = _means("personal_", jax.tree.map(jnp.sum, sums), jnp.sum(samples))
@@ -343,38 +337,45 @@ def evaluate_personal(
     return jax.lax.map(member, (personal, model))
 
 
-def _values(outputs: Outputs) -> Sums:
-    """Returns losses and metrics, and values whose means are squares and logarithms of metrics, each [B]."""
-    return {"loss": outputs.loss, **outputs.metrics}, dict(outputs.squares), dict(outputs.logarithms)
+def _means(prefix: str, sums: Outputs, count: Any) -> dict[str, Array]:
+    """Returns metrics from the sums of losses and metrics over `count` samples, with a prefix before their names."""
+    found = {f"{prefix}{name}": total / count for name, total in {"loss": sums.loss, **sums.values}.items()}
+    for function, part in ((jnp.sqrt, sums.squares), (jnp.exp, sums.logarithms)):
+        found |= {f"{prefix}{name}": function(found[f"{prefix}{name}"]) for name in part}
+    return found
 
 
-def _means(prefix: str, sums: Sums, count: Any) -> dict[str, Array]:
-    """Returns metrics from the sums of `_values` over `count` samples, with a prefix before their names."""
-    means, squares, logarithms = ({f"{prefix}{name}": value / count for name, value in part.items()} for part in sums)
-    return means | jax.tree.map(jnp.sqrt, squares) | jax.tree.map(jnp.exp, logarithms)
+def _of_set(
+    program: Program, members: int, device: DeviceData, prefix: str, clients: Clients | None, model: Version
+) -> dict[str, Array]:
+    """Returns mean loss and metrics of the set with a prefix, and those of single clients if they are given."""
+    count, fetch = sets_of(program.data, device)[prefix]
 
-
-def _summed(
-    program: Program, members: int, frozen: Any, count: int, fetch: Fetch, each: bool, model: Version
-) -> tuple[Sums, Sums | None]:
-    """Returns sums of losses and metrics over batches of a set, [batches], and with `each` the values of samples."""
-
-    def one(rows: Array) -> Sums:
+    def one(rows: Array) -> Outputs:
         batch, key = batch_of(program, fetch, rows, count)
-        outputs, _ = program.model.bound(frozen)(*model[:2], batch, key, False)
-        return jax.tree.map(lambda value: jnp.where(batch.mask, value, 0), _values(outputs))
+        outputs, _ = program.model.bound(device.frozen)(*model[:2], batch, key, False)
+        return jax.tree.map(lambda value: jnp.where(batch.mask, value, 0), outputs)
 
     size, piece = _sizes(members, count, one)
 
-    def batch(rows: Array) -> tuple[Sums, Sums | None]:
+    def batch(rows: Array) -> tuple[Outputs, Outputs | None]:
         if piece < size:
             pieces = jnp.pad(rows, (0, -size % piece), constant_values=count).reshape(-1, piece)
             values = jax.tree.map(lambda value: value.ravel()[:size], jax.lax.map(one, pieces))
         else:
             values = one(rows)
-        return jax.tree.map(jnp.sum, values), values if each else None
+        return jax.tree.map(jnp.sum, values), None if clients is None else values
 
-    return jax.lax.map(batch, jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size))
+    sums, values = jax.lax.map(batch, jnp.arange(-(-count // size) * size, dtype=jnp.int32).reshape(-1, size))
+    found = _means(prefix, jax.tree.map(jnp.sum, sums), count)
+    if clients is None:
+        return found
+    owner, samples = clients
+
+    def of_clients(values: Array) -> Array:
+        return jax.ops.segment_sum(values.ravel()[: len(owner)], owner, len(samples) + 1)[:-1]
+
+    return found | _means("client_", jax.tree.map(of_clients, values), samples)
 
 
 def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, int]:

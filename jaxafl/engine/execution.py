@@ -67,9 +67,11 @@ class Execution:
         self.state: State = placed(first.mesh, initialise(*arguments))
         self.evaluator = Evaluator(first, len(problems), first.device, self.state.model)
         self.compile_seconds = self.evaluator.seconds
-        params = on_first_device(first.mesh, self.state.model.params)
-        observe, _ = compiled(observe_members, (first.program(),), (params,), once=True)
-        self.first: dict[str, np.ndarray] = on_host(observe(params))
+        self.first: dict[str, np.ndarray] = {}
+        if first.recording.observe is not None:
+            params = self.state.model.params if first.mesh is None else on_first_device(self.state.model.params)
+            observe, _ = compiled(observe_members, (first.program(),), (params,), once=True)
+            self.first = on_host(observe(params))
 
     # ---- what subclasses know
 

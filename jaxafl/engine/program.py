@@ -15,7 +15,7 @@ from jaxafl.engine.plan import Tables
 from jaxafl.engine.problem import DeviceData, Hyperparameters, MemberHyperparameters, Program
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import TracedStep
-from jaxafl.engine.train import build_train
+from jaxafl.engine.train import train_segment
 
 Array = jax.Array
 
@@ -51,7 +51,6 @@ def advance(
 
     def member(hyperparameters: Hyperparameters, tables: Tables, state: State) -> tuple[State, Records]:
         segments, steps, rows, origin = tables
-        train = build_train(program, hyperparameters, device)
         server_step = TracedStep(program, hyperparameters.client, hyperparameters.server, device)
         take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
 
@@ -74,7 +73,8 @@ def advance(
             one = buffers.read(rows, index - origin)
 
             def train_one(entry: Array | int, state: State) -> State:
-                return train(buffers.read(segments, one.segment + entry), state, one.local_steps)
+                segment = buffers.read(segments, one.segment + entry)
+                return train_segment(program, hyperparameters, device, segment, state, one.local_steps)
 
             def step_one(entry: Array | int, carry: tuple[State, Records]) -> tuple[State, Records]:
                 if one.steps is None:
@@ -98,7 +98,7 @@ def advance(
     state_in = state_axes(state, shared=not tables.batched)
     every = over_members(member, count, (members.axes, tables.axes, state_in), (state_in, 0))
     state, records = every(members.values, tables, state)
-    return constrained(program.mesh, state), records
+    return state if program.mesh is None else constrained(program.mesh, state), records
 
 
 def _repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import weakref
 from collections.abc import Iterable
@@ -73,29 +74,23 @@ def check_metrics(metrics: Any, model: Model, data: FederatedData) -> tuple[tupl
     Raises:
         ValueError, TypeError: a name has another meaning in a result, or a metric is no function.
     """
-    if found := checked_metrics(metrics):
-        check_names("run: metrics has {}", found, allowed=("accuracy", CONFUSION), others=metrics_of(model, data))
+    found = checked_metrics(metrics)
+    metrics_of(model, data)  # `check_names` knows them then
+    check_names("run: metrics has {}", found, allowed=("accuracy", CONFUSION), model=model)
     return tuple(found.items())
 
 
-def check_recorded(server: str, names: Iterable[str], model: Model | None) -> None:
-    """Raises `ValueError` for diagnostics of a server that cannot stand in a result beside the model's metrics."""
-    metrics = () if model is None else _metrics.get(model, ())
-    about = f"the server {server} records {{}} in the `info` of its Outcome"
-    check_names(about, names, allowed=("server_rate",), others=metrics)
-
-
-def check_names(about: str, names: Iterable[str], allowed: Iterable[str] = (), others: Iterable[str] = ()) -> None:
+def check_names(about: str, names: Iterable[str], allowed: Iterable[str], model: Model | None = None) -> None:
     """Raises `ValueError` for a name that another variable of the same result has, or that NetCDF does not allow.
 
     Args:
         about: the message's beginning, with the name in the place of `{}`.
         names: as the user gave them.
         allowed: names that results give the same meaning.
-        others: names of other metrics of the same results.
+        model: the model, whose metrics stand in the same results.
     """
-    names, others = [*names], {*others}
-    taken = _TAKEN.difference(allowed) | others | {f"{of}{name}" for of in _SETS for name in (*names, *others)}
+    names, others = [*names], set[str]() if model is None else {*_metrics.get(model, ())}
+    taken = _TAKEN.difference(allowed) | others | {*map("".join, itertools.product(_SETS, (*names, *others)))}
     for name in names:
         if name in taken or not name.isidentifier():
             raise UserError(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32, Num, PyTree
 
-from jaxafl.client import Lane, begin, computed_norm, first_memory, first_shared, sent_update
+from jaxafl.client import Client, Lane, Memory, begin, computed_norm, first_memory, first_shared, sent_update
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key
@@ -77,36 +78,45 @@ def initial(program: Program, hyperparameters: Hyperparameters, device: DeviceDa
         key: derived from its seed.
     """
     client, shapes = hyperparameters.client, program.shapes
-    model = first_model(program.model, program.data, key)
-    model = model._replace(shared=first_shared(client, model.params))
-    batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
-    row = first_memory(client, model.params)
-    lane = begin(client, model.params, model.model_state, batch_key, none, none, memory=row, shared=model.shared)
-    message = None
+    model, num_clients = first_model(program.model, program.data, key), device.counts.shape[0]
     if client.correction is not None:
-        message = jax.eval_shape(lambda lane: sent_update(client, lane.params, lane, none)[1], lane)
-    clients = None
-    if hyperparameters.server.needs.client_models:
-        clients = Rows.filled(model.params, device.counts.shape[0])
-    first_server = hyperparameters.server.at_step(0)
-    server = pack(first_state(first_server, model.params, device.counts.astype(lane.loss.dtype)))
-    memory = None if row is None else Rows.filled(row, device.counts.shape[0])
+        model = model._replace(shared=first_shared(client, model.params))
+    batch_key, none = purpose_key(key, Purpose.BATCH), jnp.int32(0)
+    row = first_memory(client, model.params) if client.remembers else None
+    lane = begin(client, model.params, model.model_state, batch_key, none, none, memory=row, shared=model.shared)
+    update, _ = jax.eval_shape(functools.partial(stored_of, client), lane, model.params, none)
+    first_server, samples = hyperparameters.server.at_step(0), device.counts.astype(lane.loss.dtype)
+    own_models = hyperparameters.server.needs.client_models
     return State(
         model=model,
-        server=server,
+        server=pack(first_state(first_server, model.params, samples)),
         ring=buffers.write(buffers.allocate(model, shapes.ring), none, model),
-        store=buffers.allocate(
-            Stored(model.params, model.model_state, lane.loss, lane.step, message, computed_norm(client, model.params)),
-            shapes.store,
-        ),
+        store=buffers.allocate(update, shapes.store),
         lanes=buffers.allocate(lane, shapes.lanes),
-        clients=clients,
+        clients=Rows.filled(model.params, num_clients) if own_models else None,
         average=model.params if "average" in program.recording.diagnostics else None,
         failure=Failure(jnp.int32(-1), jnp.int32(-1)),
         batch_key=batch_key,
-        memory=memory,
-        delivered=None if client.attack is None else client.attack.first_known(model.params, device.counts.shape[0]),
+        memory=None if row is None else Rows.filled(row, num_clients),
+        delivered=None if client.attack is None else client.attack.first_known(model.params, num_clients),
     )
+
+
+def stored_of(client: Client, lane: Lane, reference: Tree, samples: Array) -> tuple[Stored, Memory | None]:
+    """Returns the update of a finished run, and the new row of its client's memory if there is one.
+
+    Args:
+        client: local training.
+        lane: state of the run.
+        reference: the parameters that the update is measured against.
+        samples: int32, n_i.
+    """
+    delta, computed = jax.tree.map(jnp.subtract, lane.params, reference), None
+    if client.upload is not None or client.attack is not None:
+        computed = computed_norm(client, delta)
+    delta, message, memory = sent_update(client, delta, lane, samples)
+    loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
+    return Stored(delta, lane.model_state, loss, lane.step, message, computed), memory
 
 
 def first_state(server: Server, params: Tree, samples: Array) -> Any:

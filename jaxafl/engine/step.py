@@ -6,6 +6,7 @@ Its records include diagnostics on request, which cost memory or a full pass ove
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -20,9 +21,8 @@ from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.evaluate import gradient_sum, owned_sums, server_gradient
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Observe, Program
-from jaxafl.engine.recorded import check_recorded
+from jaxafl.engine.recorded import check_names
 from jaxafl.engine.state import Failure, Records, State, Stored, Version
-from jaxafl.models.model import Model
 from jaxafl.options import UserError, check_choice
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, norm
 
@@ -49,7 +49,7 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
         raise ValueError(
             f"drift is measured from a global version, but the clients of {server.name} have their own models"
         )
-    return tuple(name for name in DIAGNOSTICS if name in names)
+    return tuple(sorted(set(names), key=DIAGNOSTICS.index))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -68,16 +68,21 @@ class TracedStep:
     device: DeviceData
 
     def __call__(self, row: Steps, number: Array, state: State) -> tuple[State, Records]:
-        stored, known = self.stored_of(row, state)
+        arrivals, stored, known = self.arrivals_of(row, number, state)
         lengths = squares(stored.delta)
-        arrivals = self.arrivals_of(row, number, stored, state)
-        outcome = self.act(row, arrivals, state)
-        params, shared = self.corrected(row, arrivals, stored.message, outcome, state.model)
-        model = version = Version(params, self.mean_state(arrivals, stored, outcome, state), shared)
+        outcome = self.outcome_of(arrivals, state)
+        if row.mask is not None:
+            outcome = self.masked(row.mask, outcome, state)
+        model = Version(outcome.params, state.model.model_state, state.model.shared)
+        if self.client.correction is not None or self.client.personal is not None:
+            params, shared = self.corrected(row, arrivals, stored.message, outcome, state.model)
+            model = model._replace(params=params, shared=shared)
+        if jax.tree.leaves(model.model_state):
+            model = model._replace(model_state=_mean_state(arrivals, stored.model_state, outcome, model.model_state))
+        version, client_models = model, state.clients
         if outcome.served is not None:
-            version = model._replace(params=filled(shared_of(self.client, outcome.served), params))
-        record = self.recorded(row, arrivals, outcome, jnp.sqrt(lengths), state.model, model, stored)
-        client_models = state.clients
+            version = model._replace(params=filled(shared_of(self.client, outcome.served), model.params))
+        record = {"delta_norm": jnp.sqrt(lengths)} | self.recorded(row, arrivals, outcome, state.model, model, stored)
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients
             client_models = client_models.write_many(arrivals.client, arrivals.mask, outcome.client_params)
         state = state._replace(
@@ -85,46 +90,41 @@ class TracedStep:
             server=outcome.state,
             clients=client_models,
             delivered=known,
-            average=_average(state.average, number, model.params),
-            failure=_failure(state.failure, number, row, lengths, all_finite(model)),
+            average=None if state.average is None else _average(state.average, number, model.params),
+            failure=_failure(state.failure, number, row, lengths, model),
             ring=buffers.write(state.ring, row.write_slot, version),
         )
         return state, Records(record, None if outcome.next_steps is None else outcome.next_steps.astype(jnp.int32))
 
-    def base_of(self, row: Steps, state: State) -> Tree:
-        """Returns x_s of the arrivals, [A, ...], or the clients' own models; `None` if the server reads neither."""
-        if self.server.needs.client_models:
-            return state.clients.read_many(row.client)
-        return None if row.base_slot is None else buffers.read_many(state.ring.params, row.base_slot)
-
-    def stored_of(self, row: Steps, state: State) -> tuple[Stored, Tree]:
-        """Returns the updates of a step, and those that attackers know."""
-        store, known = state.store, state.delivered
+    def arrivals_of(self, row: Steps, number: Array, state: State) -> tuple[Arrivals, Stored, Tree]:
+        """Returns the arrivals of a step, their rows of the update store, and the updates that attackers know."""
+        stored, known, base, gradient = state.store, state.delivered, None, None
+        mask = jnp.ones(row.client.shape, bool) if row.mask is None else row.mask
         if row.update_slot is not None:
-            store = buffers.read_many(store, row.update_slot)
+            stored = buffers.read_many(stored, row.update_slot)
         if row.mask is not None:
-            store = jax.tree.map(lambda leaf: jnp.where(expand(row.mask, leaf), leaf, jnp.zeros_like(leaf)), store)
+            stored = jax.tree.map(lambda leaf: jnp.where(expand(mask, leaf), leaf, jnp.zeros_like(leaf)), stored)
         if self.client.attack is not None:
-            times = jnp.where(_mask_of(row), row.multiplicity, 0)
-            delta, known = self.client.attack.received(store.delta, row.client, times, known)
-            store = store._replace(delta=delta)
-        return store, known
-
-    def arrivals_of(self, row: Steps, number: Array, stored: Stored, state: State) -> Arrivals:
+            times = jnp.where(mask, row.multiplicity, 0)
+            delta, known = self.client.attack.received(stored.delta, row.client, times, known)
+            stored = stored._replace(delta=delta)
         local_steps = stored.local_steps
         if self.server.needs.replies and self.client.epochs is not None:  # K counts epochs
             local_steps = local_steps // self.client.steps_per_epoch(self.device.counts)[row.client]
-        mask, key = _mask_of(row), jax_key(per_step(state.batch_key, number))
-        gradient = None
+        if self.server.needs.client_models:
+            base = state.clients.read_many(row.client)
+        elif row.base_slot is not None:
+            base = buffers.read_many(state.ring.params, row.base_slot)
+        key = jax_key(per_step(state.batch_key, number))
         if self.server.needs.validation:
             gradient = server_gradient(self.program, self.device, self.client, state.model.model_state, key)
-        return Arrivals(
+        arrivals = Arrivals(
             mask=mask,
             client=row.client,
             multiplicity=row.multiplicity,
             kind=row.kind,
             delta=stored.delta,
-            base=self.base_of(row, state),
+            base=base,
             staleness=jnp.where(mask, row.staleness, 0),
             samples=jnp.where(mask, self.device.counts[row.client], 0).astype(stored.loss.dtype),
             local_steps=local_steps,
@@ -135,18 +135,57 @@ class TracedStep:
             validation_gradient=gradient,
             columns=row.columns or {},
         )
+        return arrivals, stored, known
 
-    def act(self, row: Steps, arrivals: Arrivals, state: State) -> Outcome:
-        now = self.server.at_step(arrivals.step)
-        outcome = outcome_of(now, state.model.params, unpack(state.server), arrivals, self.program.model)
-        outcome = outcome._replace(state=pack(outcome.state))
-        if row.mask is None:
-            return outcome
-        acted = jnp.any(row.mask) | self.server.needs.empty_steps
+    def outcome_of(self, arrivals: Arrivals, state: State) -> Outcome:
+        """Returns the checked `Outcome` of the server's step; the names of `info` must not be metrics of the model.
+
+        Raises:
+            ValueError: the result is no `Outcome`; parameters or state have another structure, shapes or types than
+                before; a diagnostic is neither a scalar nor [A], or its name is taken in results; replies or client
+                models do not fit `needs`; or `update` needs the value of a traced number.
+        """
+        server, given = self.server.at_step(arrivals.step), (state.model.params, unpack(state.server))
+        owner, about = f"the server {server.name}", f"`update` of the server {server.name}"
+        with traced_method(owner, "update", "`Arrivals.key`"):
+            outcome = server.update(*given, arrivals)
+        if not isinstance(outcome, Outcome):
+            raise UserError(
+                f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}"
+            )
+        like_given(owner, "update", (outcome.params, outcome.state), given, types=True)
+        if outcome.served is not None:
+            like_given(owner, "update", outcome.served, given[0], types=True)
+        names = (*outcome.info, *server.meanings, *server.counters)
+        recorded = f"{owner} records {{}} in the `info` of its Outcome"
+        check_names(recorded, names, allowed=("server_rate",), model=self.program.model)
+        size, needs = len(arrivals.mask), server.needs
+        for name, value in outcome.info.items():
+            if (shape := jax.tree.map(jnp.shape, value)) not in ((), (size,)):
+                raise UserError(
+                    f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}"
+                )
+        for field, needed in (("next_steps", needs.replies), ("client_params", needs.client_models)):
+            if needed != (getattr(outcome, field) is not None):
+                raise UserError(f"{about} must return `{field}` if its `needs` ask for it, and only then")
+        if needs.replies and not jnp.issubdtype(jnp.result_type(outcome.next_steps), jnp.integer):
+            raise UserError(
+                f"{about} must return `next_steps` as whole numbers, they are {jnp.result_type(outcome.next_steps)}; "
+                "round them, e.g. by jnp.floor(x).astype(jnp.int32)"
+            )
+        for field, wanted in (("weights", (size,)), ("kept", ()), ("next_steps", (size,))):
+            part = getattr(outcome, field)
+            if part is not None and jnp.shape(part) != wanted:
+                raise UserError(f"{about} must return `{field}` of shape {wanted}, it has shape {jnp.shape(part)}")
+        return outcome._replace(state=pack(outcome.state), info=dict(outcome.info))
+
+    def masked(self, mask: Array, outcome: Outcome, state: State) -> Outcome:
+        """Returns the outcome without records of padding, and without any change by a step that has no arrivals."""
+        acted = jnp.any(mask) | self.server.needs.empty_steps
 
         def of_arrivals(name: str, value: Array) -> Array:
             if jnp.ndim(value):
-                return jnp.where(row.mask, value, jnp.zeros_like(value))
+                return jnp.where(mask, value, jnp.zeros_like(value))
             counted = name in self.server.counters or not jnp.issubdtype(jnp.result_type(value), jnp.inexact)
             return jnp.where(acted, value, jnp.full_like(value, 0 if counted else jnp.nan))
 
@@ -178,29 +217,10 @@ class TracedStep:
                 params, shared = optax.tree.where(jnp.any(row.mask), (params, shared), old)
         return filled(shared_of(self.client, params), before.params), shared
 
-    def mean_state(self, arrivals: Arrivals, stored: Stored, outcome: Outcome, state: State) -> Tree:
-        """Returns the next non-trainable model state, the mean of those of the arrivals."""
-        before, weights, kept = state.model.model_state, arrivals.multiplicity, None
-        if not jax.tree.leaves(before):
-            return before
-        if outcome.weights is not None:
-            # equal weights become 1, and are summed as multiplicities are
-            weights = jnp.where(arrivals.mask, outcome.weights, 0)
-            largest = jnp.max(weights)
-            weights, kept = (jnp.asarray(one) / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
-        return _mean_state(jnp.where(arrivals.mask, weights, 0), stored.model_state, before, kept)
-
     def recorded(
-        self,
-        row: Steps,
-        arrivals: Arrivals,
-        outcome: Outcome,
-        norms: Array,
-        before: Version,
-        after: Version,
-        stored: Stored,
+        self, row: Steps, arrivals: Arrivals, outcome: Outcome, before: Version, after: Version, stored: Stored
     ) -> dict[str, Array]:
-        record = {"delta_norm": norms, **outcome.info}
+        record = {**outcome.info, "local_loss": arrivals.loss}
         if "drift" in self.program.recording.diagnostics:
             record["drift"] = drift(before.params, arrivals.base)
         if "local_accuracy" in self.program.recording.diagnostics:
@@ -209,78 +229,33 @@ class TracedStep:
             record["executed_local_steps"] = arrivals.local_steps
         if stored.computed is not None:
             record["computed_delta_norm"] = stored.computed
-        record["local_loss"] = arrivals.loss
         rate = record.get("server_rate", self.server.at_step(arrivals.step).applied_rate(outcome.state))
         if rate is not None:
             record["server_rate"] = rate = jnp.asarray(rate)
             if not (row.mask is None or self.server.needs.empty_steps or rate.ndim):
                 record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
         if {"gradient_norm", "asynchronous_error"} & set(self.program.recording.diagnostics):
-            found = full_gradient(self.program, self.device, *before[:2])
-            gradient = jax.tree.map(lambda leaf: leaf / jnp.sum(self.device.counts).astype(leaf.dtype), found)
+            gradient = full_gradient(self.program, self.device, *before[:2])
             record |= of_gradient(self.program.recording.diagnostics, gradient, before.params, after.params, rate)
-        return record | observed(self.program.recording.observe, after.params)
+        if self.program.recording.observe is not None:
+            record |= observed(self.program.recording.observe, after.params)
+        return record
 
 
-def outcome_of(server: Server, params: Tree, state: Any, arrivals: Arrivals, model: Model | None = None) -> Outcome:
-    """Returns the checked `Outcome` of a server's step; the names of `info` must not be metrics of `model`.
-
-    Raises:
-        ValueError: the result is no `Outcome`; parameters or state have another structure, shapes or types than before;
-            a diagnostic is neither a scalar nor [A], or its name is taken in results; replies or client models do not
-            fit `needs`; or `update` needs the value of a traced number.
-    """
-    with traced_method(f"the server {server.name}", "update", "`Arrivals.key`"):
-        outcome = server.update(params, state, arrivals)
-    about = f"`update` of the server {server.name}"
-    if not isinstance(outcome, Outcome):
-        raise UserError(f"{about} must return jaxafl.server.Outcome(params, state, info), it returned {outcome!r:.200}")
-    like_given(f"the server {server.name}", "update", (outcome.params, outcome.state), (params, state), types=True)
-    if outcome.served is not None:
-        like_given(f"the server {server.name}", "update", outcome.served, params, types=True)
-    check_recorded(server.name, {**outcome.info, **dict.fromkeys([*server.meanings, *server.counters])}, model)
-    size = len(arrivals.mask)
-    for name, value in outcome.info.items():
-        if (shape := jax.tree.map(jnp.shape, value)) not in ((), (size,)):
-            raise UserError(f"{about} must record numbers, or one per arrival, ({size},); {name!r} has shape {shape}")
-    needs = server.needs
-    for field, needed in (("next_steps", needs.replies), ("client_params", needs.client_models)):
-        if needed != (getattr(outcome, field) is not None):
-            raise UserError(f"{about} must return `{field}` if its `needs` ask for it, and only then")
-    if needs.replies and not jnp.issubdtype(jnp.result_type(outcome.next_steps), jnp.integer):
-        raise UserError(
-            f"{about} must return `next_steps` as whole numbers, they are {jnp.result_type(outcome.next_steps)}; round "
-            "them, e.g. by jnp.floor(x).astype(jnp.int32)"
-        )
-    for field, wanted in (("weights", (size,)), ("kept", ()), ("next_steps", (size,))):
-        part = getattr(outcome, field)
-        if part is not None and jnp.shape(part) != wanted:
-            raise UserError(f"{about} must return `{field}` of shape {wanted}, it has shape {jnp.shape(part)}")
-    return outcome._replace(info=dict(outcome.info))
-
-
-def _mask_of(row: Steps) -> Array:
-    """Returns bool [A], True for arrivals and False for padding."""
-    return jnp.ones(row.client.shape, bool) if row.mask is None else row.mask
-
-
-def observed(observe: Observe | None, params: Tree) -> dict[str, Array]:
+def observed(observe: Observe, params: Tree) -> dict[str, Array]:
     """Returns the results of the user's `observe`."""
-    if observe is None:
-        return {}
     with traced_method("the run", "observe", "a fixed key"):
         return {f"observe_{name}": jnp.asarray(value) for name, value in observe(params).items()}
 
 
 def observe_members(program: Program, params: Tree) -> dict[str, Array]:
     """Returns the results of `observe` for every member's parameters."""
-    return jax.lax.map(lambda member: observed(program.recording.observe, member), params)
+    observe: Any = program.recording.observe
+    return jax.lax.map(functools.partial(observed, observe), params)
 
 
 def _average(average: Tree, number: Array, params: Tree) -> Tree:
     """Returns the mean of x_1 .. x_{t+1}, without x_0."""
-    if average is None:
-        return None
 
     def moved(mean: Array, x: Array) -> Array:
         return jnp.where(number == 0, x, mean + (x - mean) / (number + 1).astype(x.dtype))
@@ -288,15 +263,22 @@ def _average(average: Tree, number: Array, params: Tree) -> Tree:
     return jax.tree.map(moved, average, params)
 
 
-def _mean_state(weights: Array, states: Tree, current: Tree, kept: Array | None = None) -> Tree:
+def _mean_state(arrivals: Arrivals, states: Tree, outcome: Outcome, current: Tree) -> Tree:
     """Computes the model state (kept · current + Σ_i w_i s_i) / (kept + Σ_i w_i); unchanged if all weights are 0.
 
     Args:
-        weights: [A], counts, or weights of which the largest is 1.
+        arrivals: of the step; w_i are their multiplicities, unless the outcome has weights.
         states: model states of the arrivals, each leaf [A, ...].
+        outcome: of the step.
         current: model state of the server.
-        kept: weight of `current`; `None` for 0.
     """
+    weights, kept = arrivals.multiplicity, None
+    if outcome.weights is not None:
+        # equal weights become 1, and are summed as multiplicities are
+        weights = jnp.where(arrivals.mask, outcome.weights, 0)
+        largest = jnp.max(weights)
+        weights, kept = (jnp.asarray(one) / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
+    weights = jnp.where(arrivals.mask, weights, 0)
     total = jnp.sum(weights)
 
     def mean(leaf: Array, old: Array) -> Array:
@@ -311,18 +293,14 @@ def _mean_state(weights: Array, states: Tree, current: Tree, kept: Array | None 
     return jax.tree.map(mean, states, current)
 
 
-def _failure(before: Failure, number: Array, row: Steps, squares: Array, finite: Array) -> Failure:
+def _failure(before: Failure, number: Array, row: Steps, squares: Array, model: Version) -> Failure:
     """Marks the first step with non-finite parameters or model state, and the client of its largest update."""
+    # inf · 0 and NaN · 0 are NaN; on a CPU a sum is faster than `isfinite` of every entry
+    finite = jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(model)]).all()
     size = squares if row.mask is None else jnp.where(row.mask, squares, -1)
     culprit = jnp.argmax(jnp.where(jnp.isfinite(size), size, jnp.inf))  # the first that is not finite, else the largest
     failed = (before.step < 0) & ~finite
     return Failure(jnp.where(failed, number, before.step), jnp.where(failed, row.client[culprit], before.client))
-
-
-def all_finite(tree: Tree) -> Array:
-    """Returns True if a tree has neither infinities nor NaNs."""
-    # inf · 0 and NaN · 0 are NaN; on a CPU a sum is faster than `isfinite` of every entry
-    return jnp.stack([jnp.isfinite(jnp.sum(leaf * 0)) for leaf in jax.tree.leaves(tree)]).all()
 
 
 def drift(params: Tree, start: Tree) -> Array:
@@ -375,7 +353,7 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
 
 
 def full_gradient(program: Program, device: DeviceData, params: Tree, model_state: Tree) -> Tree:
-    """Computes Σ_i n_i ∇f_i(x) over the training samples of all clients, without augmentation or dropout.
+    """Computes ∇F(x) = Σ_i n_i ∇f_i(x) / Σ_i n_i over all training samples, without augmentation or dropout.
 
     Args:
         program, device: of the run.
@@ -388,4 +366,5 @@ def full_gradient(program: Program, device: DeviceData, params: Tree, model_stat
 
         return gradient_sum(program, device.frozen, (params, model_state), fetch, device.counts[client], total)
 
-    return jax.lax.fori_loop(0, device.counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))
+    found = jax.lax.fori_loop(0, device.counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))
+    return jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)

@@ -45,13 +45,14 @@ def from_functions(
         The model.
     """
     network = getattr(loss, "__name__", type(loss).__name__)
+    flags = {train: keywords(loss, {}, train) for train in (False, True)}
 
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
         return init(key, batch), {}
 
     def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
         predict = None if outputs is None else lambda: outputs(params, batch)
-        return scored(lambda: loss(params, batch, key, **keywords(loss, {}, train)), batch, predict), state
+        return scored(functools.partial(loss, params, batch, key, **flags[train]), batch, predict), state
 
     model = Model(name or network, make, apply, {"network": network}, better=better)
     return with_frozen("from_functions", model, frozen)

@@ -110,7 +110,15 @@ def better_of(metric: str, declared: Mapping[str, Better | None] | None = None) 
             `average_` are removed.
         declared: metric of the model -> direction, see `Model.better`.
     """
-    return metric_of(metric, declared or {}) or _by_name(re.sub(f"{_PREFIX}+", "", metric))
+    if found := metric_of(metric, declared or {}):
+        return found
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", re.sub(f"{_PREFIX}+", "", metric)).lower()
+    name = re.sub(r"_at_.*|_score$|_?top_?\d+|(?<![fr])_?\d+$", "", name).strip("_") or "accuracy"  # fpr_at_95_tpr
+    words = name.split("_")
+    for start in range(len(words)):  # the longest known phrase, unless the words before it may change its direction
+        if way := _KNOWN.get("_".join(words[start:])):
+            return None if _UNSURE & {*words[:start]} else way
+    return None
 
 
 def falls(metric: str, declared: Mapping[str, Better | None] | None = None, owner: str = "") -> bool:
@@ -153,14 +161,3 @@ def check_better(owner: str, better: Mapping[str, Better], metrics: Iterable[str
             check_choice(owner, "a metric in better", name, tuple(metrics))
     if better.get("loss", "lower") != "lower":
         raise UserError(f"{owner}: better declares that a higher 'loss' is better, but training minimises the loss")
-
-
-def _by_name(metric: str) -> Better | None:
-    """Returns the direction by the longest known phrase at the end of a name, or `None` if it may mean either."""
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z][a-z])", "_", metric).lower()
-    name = re.sub(r"_at_.*|_score$|_?top_?\d+|(?<![fr])_?\d+$", "", name).strip("_") or "accuracy"  # fpr_at_95_tpr
-    words = name.split("_")
-    for start in range(len(words)):
-        if way := _KNOWN.get("_".join(words[start:])):
-            return None if _UNSURE & {*words[:start]} else way
-    return None
