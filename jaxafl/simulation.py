@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -259,7 +260,7 @@ class Simulation(Stepwise, Summarised):
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
-        with Interrupts() as interrupts, reporter:
+        with Interrupts() as interrupts, reporter or contextlib.nullcontext():
             runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
             hook = Hook(reporter, callbacks, runs, keeper, interrupts)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)

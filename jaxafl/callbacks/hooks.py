@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import operator
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ import numpy as np
 
 from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.progress import Reporter, Silent
+from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
 from jaxafl.engine.problem import Observe
@@ -118,21 +119,24 @@ class Hook:
     ) -> None:
         """
         Args:
-            reporter: receives the progress; entered by the caller.
+            reporter: receives the progress, if somebody wants to see it; entered by the caller.
             callbacks: the callbacks; every member of a sweep gets copies.
             runs: the runs of the execution, for the callbacks.
             checkpoint: the checkpoint, if there is one.
             interrupts: the recorded signals.
             reports: hook of an execution -> (server steps, updates, beginning), shared by all with this reporter.
         """
-        self.reporter, self.reports = reporter or Silent(), {} if reports is None else reports
+        self.reporter, self.reports = reporter, {} if reports is None else reports
         self.checkpoint, self.interrupts = checkpoint, interrupts or Interrupts()
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
-        labels = getattr(callbacks, "labels", {})
-        self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
-        self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
-        check_watchers(callbacks, self.runs)
+        self.copies: list[list[Callback]] = []
+        self.runs: list[Run] = []
+        if callbacks:
+            labels = getattr(callbacks, "labels", {})
+            self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
+            self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
+            check_watchers(callbacks, self.runs)
 
     def begin(self, execution: Execution, progress: Progress) -> None:
         if self.checkpoint:
@@ -151,15 +155,15 @@ class Hook:
             report(*self._so_far(execution, progress.step))
         if self.checkpoint:
             self.checkpoint.piece(execution, progress)
-        self._end_if_interrupted(execution, progress)
+        if self.interrupts.noticed:
+            self._end(execution, progress)
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         start, stop = [0, *progress.eval_step][-2:]
-        latest = {name: values for name, values in progress.evaluations[-1].items() if values.ndim == 1}  # each [P]
-        if stop:
-            self.reporter.update(
-                *self._so_far(execution, stop), {name: float(np.mean(values)) for name, values in latest.items()}
-            )
+        evaluated = progress.evaluations[-1].items()  # of runs [P], and of their clients or test sets [P, ...]
+        if stop and self.reporter is not None:
+            means = {name: float(np.mean(values)) for name, values in evaluated if values.ndim == 1}
+            self.reporter.update(*self._so_far(execution, stop), means)
         reasons: list[str | None] = [None] * len(self.runs)
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
@@ -173,7 +177,7 @@ class Hook:
                 time=float(records["time"][-1]) if stop else 0.0,
                 seconds=time.perf_counter() - self.begun,
                 records=records,
-                evaluation={name: float(values[index]) for name, values in latest.items()},
+                evaluation={name: float(values[index]) for name, values in evaluated if values.ndim == 1},
                 model=functools.partial(execution.model, index),
             )
             answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
@@ -183,7 +187,8 @@ class Hook:
     def settled(self, execution: Execution, progress: Progress) -> None:
         if self.checkpoint:
             self.checkpoint.settled(execution, progress)
-        self._end_if_interrupted(execution, progress)
+        if self.interrupts.noticed:
+            self._end(execution, progress)
 
     def end(self, results: Sequence[Any]) -> None:
         """Calls `end` of all callbacks with the result of their run, then raises their last error."""
@@ -199,14 +204,14 @@ class Hook:
         steps, updates, begun = zip(*self.reports.copy().values(), strict=True)  # other threads change the dict
         return sum(steps), sum(updates) / (self.reported - min(begun))
 
-    def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
-        if self.interrupts.noticed:
-            where = f"after {progress.step} server steps"
-            if self.checkpoint:
-                self.checkpoint.save(execution, progress)
-                saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"
-                where += f"; {saved if self.checkpoint.finish() else 'it could not be saved'}"
-            self.interrupts.end(where)
+    def _end(self, execution: Execution, progress: Progress) -> None:
+        """Saves interrupted runs, and raises `Interrupted`."""
+        where = f"after {progress.step} server steps"
+        if self.checkpoint:
+            self.checkpoint.save(execution, progress)
+            saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"
+            where += f"; {saved if self.checkpoint.finish() else 'it could not be saved'}"
+        self.interrupts.end(where)
 
 
 def run_with_hooks(
@@ -233,14 +238,14 @@ def run_with_hooks(
             ended = run_to_end(execution, server_steps, every, hook, begun)
     except BaseException as error:
         if partial := getattr(error, "trained", None):
-            found = [make(trained) for make, trained in zip(finish, partial, strict=True)]
+            found = list(map(operator.call, finish, partial))
             _carry(error, found)
         with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
             hook.end(found)
         raise
-    changed = hook.checkpoint.changed if hook.checkpoint else ""
-    notes = {"resumed": changed} if changed else {}
-    found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
+    if hook.checkpoint and hook.checkpoint.changed:
+        ended = [run._replace(notes={**run.notes, "resumed": hook.checkpoint.changed}) for run in ended]
+    found = list(map(operator.call, finish, ended))
     try:
         hook.end(found)
     except Exception as error:

@@ -138,6 +138,8 @@ class Limited:
         """
         if server_steps is None and until is None:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600}}")
+        if until is None:
+            return cls({}, server_steps=check_whole(owner, "server_steps", server_steps))
         limits = limits_of(owner, until)
         mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
         if mechanism is not None and mechanism.refused:

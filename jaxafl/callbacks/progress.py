@@ -31,10 +31,6 @@ class Reporter(contextlib.AbstractContextManager[Any], Protocol):
         return None
 
 
-class Silent(Reporter):
-    """A reporter that shows nothing."""
-
-
 class _Shown(Reporter):
     """Base class of reporters, with the progress as texts: `300/400`, `0:12 left`, `12,346 updates/s`.
 
@@ -139,8 +135,8 @@ class Lines(_Shown):
             print(f"jaxafl: {text}", file=sys.stderr, flush=True)
 
 
-def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter:
-    """Returns the reporter for an option `progress`.
+def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter | None:
+    """Returns the reporter for an option `progress`, or `None` if it is False.
 
     Args:
         progress: the option of `Simulation.run`; a text is shown before the name.
@@ -148,7 +144,7 @@ def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | 
         server_steps: total server steps; `None` if unknown.
     """
     if progress is False:
-        return Silent()
+        return None
     if progress is not True and not isinstance(progress, str):
         return progress
     name = f"{progress}: {name}" if isinstance(progress, str) else name

@@ -360,7 +360,7 @@ def _trace_training(parts: Parts) -> None:
             return outputs, like_given(owner, "apply", new, state, types=True)
 
         def fetch(who: Any, positions: Any, keys: Any) -> Any:
-            x, y = data.fetch(arrays, who, positions, keys)
+            x, y = data.form.fetch(arrays, who, positions, keys)
             if kind_of_sample(x) != samples:
                 raise UserError(f"{data.name}: training samples are {kind_of_sample(x)}, test samples {samples}")
             return x, y
