@@ -249,7 +249,8 @@ class Simulation(Stepwise, Summarised):
         asked = options.get("eval_every")
         every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
-        reporter = reporter_of(options.get("progress", False), f"{self.server.name} on {self.clock.name}", server_steps)
+        named, progress = f"{self.server.name} on {self.clock.name}", options.get("progress", False)
+        reporter = None if progress is False else reporter_of(progress, named, server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
         devices, origin = tuple(devices_of(options.get("devices"))), None
         if keeper is not None:

@@ -114,7 +114,18 @@ def compiled(
 
 def _compiled(staged: Any, options: dict[str, str | bool], form: tuple[Any, ...]) -> Any:
     """Returns the program of traced code; equal code with arguments of equal form is compiled once."""
-    small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
+    largest = 0  # floating-point operations of a matrix product or convolution
+    for equation in equations(staged.jaxpr):
+        how = equation.params.get("dimension_numbers")
+        if equation.primitive.name == "dot_general":
+            operand, summed = equation.invars[0], how[0][0]
+        elif equation.primitive.name == "conv_general_dilated":
+            operand, summed = equation.invars[1], how.rhs_spec[1:]
+        else:
+            continue
+        lengths = *equation.outvars[0].aval.shape, *map(operand.aval.shape.__getitem__, summed)
+        largest = max(largest, 2 * math.prod(lengths))
+    small = 0 < largest < _THREADS_HELP
     options = options | _disabled(_SERIAL if small and jax.default_backend() == "cpu" else _UNSAFE)
     lowered = staged.lower()
     lowering = getattr(lowered, "_lowering", None)
@@ -167,20 +178,6 @@ def results_of(function: Callable[..., Any], *arguments: Any) -> list[tuple[str,
         sizes = [] if of_call else [getattr(one.aval, "size", 0) for one in equation.outvars]
         found.append((equation.primitive.name, 4 * sum(sizes)))
     return found
-
-
-def products(jaxpr: Any) -> Iterator[int]:
-    """Yields the floating-point operations of each matrix product or convolution in a jaxpr."""
-    for equation in equations(jaxpr):
-        kind = equation.primitive.name
-        how = equation.params.get("dimension_numbers")
-        if kind == "dot_general":
-            operand, axes = equation.invars[0], how[0][0]
-        elif kind == "conv_general_dilated":
-            operand, axes = equation.invars[1], how.rhs_spec[1:]
-        else:
-            continue
-        yield 2 * math.prod((*equation.outvars[0].aval.shape, *map(operand.aval.shape.__getitem__, axes)))
 
 
 def check_untraced() -> None:

@@ -166,7 +166,8 @@ def sweep(
         for place in left:
             work.schedule_of(place)
     about = f"sweep of {len(work.members)}", steps * len(batches)
-    with Interrupts() as interrupts, reporter_of(progress, *about) or contextlib.nullcontext() as reporter:
+    watching = contextlib.nullcontext() if progress is False else reporter_of(progress, *about)
+    with Interrupts() as interrupts, watching as reporter:
         if executor is not None and kept is not None:
             run_in(executor, work, batches, kept, reporter, interrupts)
         else:
