@@ -239,7 +239,7 @@ class Simulation(Stepwise, Summarised):
         self.check()
         limited = Limited.of("run", self, server_steps, options.get("until"), options.get("seed", 0))
         given: RunOptions = {**options, "callbacks": [*check_callbacks(options.get("callbacks", ())), *limited.stops]}
-        return self._execute(limited, lambda trained: finish(limited.noted(trained)), given)
+        return self._execute(limited, finish, given)
 
     def _execute(self, limited: Limited, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         begun, server_steps = time.perf_counter(), limited.server_steps
@@ -252,7 +252,8 @@ class Simulation(Stepwise, Summarised):
         named, progress = f"{self.server.name} on {self.clock.name}", options.get("progress", False)
         reporter = None if progress is False else reporter_of(progress, named, server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
-        devices, origin = tuple(devices_of(options.get("devices"))), None
+        chosen, origin = options.get("devices"), None
+        devices = () if chosen is None else tuple(devices_of(chosen))
         if keeper is not None:
             kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk)
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
@@ -261,11 +262,11 @@ class Simulation(Stepwise, Summarised):
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
-        with Interrupts() as interrupts, reporter or contextlib.nullcontext():
+        with Interrupts().recorded() as interrupts, reporter or contextlib.nullcontext():
             runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
             hook = Hook(reporter, callbacks, runs, keeper, interrupts)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
-            (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish])
+            (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish], limited)
         return warned(result, stacklevel=6)
 
     def execution(

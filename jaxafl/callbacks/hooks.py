@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypedDict
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
+from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
@@ -65,26 +66,32 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context that records SIGINT, SIGTERM and SIGUSR1 on the main thread, instead of their default action.
+    """The signals that a run has received.
 
-    A second Ctrl-C interrupts at once. User-defined handlers stay, and ignored signals stay ignored, such as SIGINT in
-    a background process of a script.
+    Attributes:
+        noticed: number of the last one, 0 before.
     """
 
     noticed = 0
 
-    def __enter__(self) -> Interrupts:
-        self.before: dict[int, Any] = {}
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[Interrupts]:
+        """Records SIGINT, SIGTERM and SIGUSR1 on the main thread within the block, instead of their default action.
+
+        A second Ctrl-C interrupts at once. User-defined handlers stay, and ignored signals stay ignored, such as SIGINT
+        in a background process of a script.
+        """
+        before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                    self.before[number] = signal.signal(number, self._notice)
-        return self
-
-    def __exit__(self, kind: Any, *args: Any) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-        if self.noticed and kind is None:  # else a signal after the last piece is lost to the caller
+                    before[number] = signal.signal(number, self._notice)
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.noticed:  # a signal after the last piece would be lost to the caller
             signal.raise_signal(self.noticed)
 
     def end(self, where: str) -> None:
@@ -130,8 +137,7 @@ class Hook:
         self.checkpoint, self.interrupts = checkpoint, interrupts or Interrupts()
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
-        self.copies: list[list[Callback]] = []
-        self.runs: list[Run] = []
+        self.copies, self.runs = list[list[Callback]](), list[Run]()
         if callbacks:
             labels = getattr(callbacks, "labels", {})
             self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
@@ -191,11 +197,15 @@ class Hook:
             self._end(execution, progress)
 
     def end(self, results: Sequence[Any]) -> None:
-        """Calls `end` of all callbacks with the result of their run, then raises their last error."""
-        with contextlib.ExitStack() as stack:
-            for callbacks, result in zip(self.copies, results, strict=False):
-                for one in callbacks:
-                    stack.callback(one.end, result)
+        """Calls `end` of all callbacks with the result of their run, then raises their last error with all results."""
+        try:
+            with contextlib.ExitStack() as stack:
+                for callbacks, result in zip(self.copies, results, strict=False):
+                    for one in callbacks:
+                        stack.callback(one.end, result)
+        except Exception as error:
+            _carry(error, results)
+            raise
 
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
         """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
@@ -221,6 +231,7 @@ def run_with_hooks(
     begun: float,
     hook: Hook,
     finish: Sequence[Callable[[Trained], Any]],
+    limited: Limited,
 ) -> list[Any]:
     """Executes runs to their end and returns their results, which the callbacks receive at the end.
 
@@ -231,6 +242,7 @@ def run_with_hooks(
         execution, server_steps, every, begun: as in `run_to_end`.
         hook: the hook of the runs.
         finish: for each run, a function from the finished run to its result.
+        limited: the limits of the runs, for their notes.
     """
     found: list[Any] = [None] * len(finish)
     try:
@@ -238,23 +250,22 @@ def run_with_hooks(
             ended = run_to_end(execution, server_steps, every, hook, begun)
     except BaseException as error:
         if partial := getattr(error, "trained", None):
-            found = list(map(operator.call, finish, partial))
+            found = list(map(operator.call, finish, map(limited.noted, partial)))
             _carry(error, found)
         with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
             hook.end(found)
         raise
     if hook.checkpoint and hook.checkpoint.changed:
         ended = [run._replace(notes={**run.notes, "resumed": hook.checkpoint.changed}) for run in ended]
+    if limited.why or limited.exact:
+        ended = list(map(limited.noted, ended))
     found = list(map(operator.call, finish, ended))
-    try:
+    if hook.copies:
         hook.end(found)
-    except Exception as error:
-        _carry(error, found)
-        raise
     return found
 
 
-def _carry(error: Any, found: list[Any]) -> None:
+def _carry(error: Any, found: Sequence[Any]) -> None:
     error.dataset, error.datasets = found[0], found
 
 

@@ -49,13 +49,7 @@ class Limited:
     why: str = ""
 
     def reached(
-        self,
-        time: Any,
-        arrivals: Any,
-        unused: Any,
-        downloads: Any,
-        start: int,
-        before: int,
+        self, time: Any, arrivals: Any, unused: Any, downloads: Any, start: int, before: int
     ) -> tuple[int, str]:
         """Returns the number of server steps within the limits, and the limit that ends them (empty if none does).
 

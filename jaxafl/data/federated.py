@@ -94,8 +94,7 @@ class FederatedData(Summarised):
     @functools.cached_property
     def form(self) -> DataForm:
         """Gathering, preprocessing and shapes of the samples."""
-        first = jax.tree.map(operator.itemgetter(slice(1)), (self.x_test, self.y_test))
-        leaves, structure = jax.tree.flatten(first)
+        leaves, structure = jax.tree.flatten(jax.tree.map(operator.itemgetter(slice(1)), (self.x_test, self.y_test)))
         shapes = tuple(map(operator.attrgetter("shape", "dtype"), leaves))
         return DataForm(self.gather, self.preprocessing, structure, shapes)
 

@@ -118,8 +118,7 @@ class Rows:
             mask: bool [N].
             new: each leaf [N, ...], or [1, ...] with one row for all clients.
         """
-        chosen = jax.tree.map(lambda old, rows: jnp.where(expand(mask, old), rows, old), self.tree, new)
-        return dataclasses.replace(self, tree=chosen)
+        return Rows(jax.tree.map(lambda old, rows: jnp.where(expand(mask, old), rows, old), self.tree, new), self.count)
 
     def weighted_sum(self, weights: Array) -> Tree:
         """Computes Σ_i weights[i] row_i."""

@@ -89,8 +89,7 @@ def compiled(
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple(map(operator.attrgetter("shape", "dtype"), leaves))
     places = frozenset[Any]().union(*map(operator.methodcaller("devices"), leaves))
-    flags = operator.attrgetter(*_FLAGS)(jax.config)
-    form = structure, shapes, flags, jax.default_backend(), on_cpu(), places
+    form = structure, shapes, operator.attrgetter(*_FLAGS)(jax.config), jax.default_backend(), on_cpu(), places
     key = function, static, donate, once, deterministic, *form
     with _lock:
         in_progress = _in_progress.setdefault(key, threading.Lock())
@@ -174,9 +173,8 @@ def results_of(function: Callable[..., Any], *arguments: Any) -> list[tuple[str,
     """
     found = []
     for equation in equations(jax.make_jaxpr(function)(*arguments).jaxpr):
-        of_call = [*jaxprs_in_params(equation.params)]
-        sizes = [] if of_call else [getattr(one.aval, "size", 0) for one in equation.outvars]
-        found.append((equation.primitive.name, 4 * sum(sizes)))
+        sizes = [getattr(one.aval, "size", 0) for one in equation.outvars]
+        found.append((equation.primitive.name, 0 if any(jaxprs_in_params(equation.params)) else 4 * sum(sizes)))
     return found
 
 

@@ -67,7 +67,7 @@ class Task:
             return None
         interrupts = Interrupts()
         try:
-            with jax.enable_x64(wide), interrupts:
+            with jax.enable_x64(wide), interrupts.recorded():
                 kept.keep(places, work.run(places, kept.checkpoint(places), interrupts))
             work.schedules.clear()  # the memory of this process would grow with every batch
         except Exception as error:

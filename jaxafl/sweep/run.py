@@ -167,7 +167,7 @@ def sweep(
             work.schedule_of(place)
     about = f"sweep of {len(work.members)}", steps * len(batches)
     watching = contextlib.nullcontext() if progress is False else reporter_of(progress, *about)
-    with Interrupts() as interrupts, watching as reporter:
+    with Interrupts().recorded() as interrupts, watching as reporter:
         if executor is not None and kept is not None:
             run_in(executor, work, batches, kept, reporter, interrupts)
         else:
