@@ -113,7 +113,7 @@ def compiled(
 
 def _compiled(staged: Any, options: dict[str, str | bool], form: tuple[Any, ...]) -> Any:
     """Returns the program of traced code; equal code with arguments of equal form is compiled once."""
-    largest = 0  # floating-point operations of a matrix product or convolution
+    largest = 0  # floating-point operations of the largest matrix product or convolution
     for equation in equations(staged.jaxpr):
         how = equation.params.get("dimension_numbers")
         if equation.primitive.name == "dot_general":
@@ -209,9 +209,9 @@ def as_arrays(tree: T, dtype: Any) -> T:
         limits: Any = np.finfo if kind == "f" else np.iinfo
         finite = array[np.isfinite(array)] if kind == "f" else array
         least, most = (finite.min(), finite.max()) if finite.size else (0, 0)
-        for fitting in types:
-            if limits(fitting).min <= least and most <= limits(fitting).max:
-                return on_device(array.astype(fitting))
+        for one in types:
+            if limits(one).min <= least and most <= limits(one).max:
+                return on_device(array.astype(one))
         name = jax.tree_util.keystr(path).lstrip(".") or "a number"
         raise UserError(
             f"{name}: {shown(leaf)} does not fit into {' or '.join(np.dtype(one).name for one in types)}, and "
