@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -239,9 +240,11 @@ class Simulation(Stepwise, Summarised):
         asked = options.get("eval_every")
         every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
-        reporter = reporter_of(options.get("progress", False), f"{self.server.name} on {self.clock.name}", server_steps)
+        named, progress = f"{self.server.name} on {self.clock.name}", options.get("progress", False)
+        reporter = None if progress is False else reporter_of(progress, named, server_steps)
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
-        devices, origin = tuple(devices_of(options.get("devices"))), None
+        chosen, origin = options.get("devices"), None
+        devices = () if chosen is None else tuple(devices_of(chosen))
         if keeper is not None:
             kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk)
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
@@ -250,12 +253,11 @@ class Simulation(Stepwise, Summarised):
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
-        with Interrupts() as interrupts, reporter:
+        with Interrupts().recorded() as interrupts, reporter or contextlib.nullcontext():
             runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
             hook = Hook(reporter, callbacks, runs, keeper, interrupts)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
-            ends = [lambda trained: finish(limited.noted(trained))]
-            (result,) = run_with_hooks(execution, server_steps, every, begun, hook, ends)
+            (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish], limited)
         return warned(result, stacklevel=5) if any(execution.failures()) else result
 
     def execution(

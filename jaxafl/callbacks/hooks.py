@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import operator
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypedDict
 
@@ -17,7 +18,8 @@ import numpy as np
 
 from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.progress import Reporter, Silent
+from jaxafl.callbacks.limits import Limited
+from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
 from jaxafl.engine.problem import Observe
@@ -64,26 +66,32 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """A context that records SIGINT, SIGTERM and SIGUSR1 on the main thread, instead of their default action.
+    """The signals that a run has received.
 
-    A second Ctrl-C interrupts at once. User-defined handlers stay, and ignored signals stay ignored, such as SIGINT in
-    a background process of a script.
+    Attributes:
+        noticed: number of the last one, 0 before.
     """
 
     noticed = 0
 
-    def __enter__(self) -> Interrupts:
-        self.before: dict[int, Any] = {}
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[Interrupts]:
+        """Records SIGINT, SIGTERM and SIGUSR1 on the main thread within the block, instead of their default action.
+
+        A second Ctrl-C interrupts at once. User-defined handlers stay, and ignored signals stay ignored, such as SIGINT
+        in a background process of a script.
+        """
+        before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                    self.before[number] = signal.signal(number, self._notice)
-        return self
-
-    def __exit__(self, kind: Any, *args: Any) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
-        if self.noticed and kind is None:  # else a signal after the last piece is lost to the caller
+                    before[number] = signal.signal(number, self._notice)
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+        if self.noticed:  # a signal after the last piece would be lost to the caller
             signal.raise_signal(self.noticed)
 
     def end(self, where: str) -> None:
@@ -118,21 +126,23 @@ class Hook:
     ) -> None:
         """
         Args:
-            reporter: receives the progress; entered by the caller.
+            reporter: receives the progress, if somebody wants to see it; entered by the caller.
             callbacks: the callbacks; every member of a sweep gets copies.
             runs: the runs of the execution, for the callbacks.
             checkpoint: the checkpoint, if there is one.
             interrupts: the recorded signals.
             reports: hook of an execution -> (server steps, updates, beginning), shared by all with this reporter.
         """
-        self.reporter, self.reports = reporter or Silent(), {} if reports is None else reports
+        self.reporter, self.reports = reporter, {} if reports is None else reports
         self.checkpoint, self.interrupts = checkpoint, interrupts or Interrupts()
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
-        labels = getattr(callbacks, "labels", {})
-        self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
-        self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
-        check_watchers(callbacks, self.runs)
+        self.copies, self.runs = list[list[Callback]](), list[Run]()
+        if callbacks:
+            labels = getattr(callbacks, "labels", {})
+            self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
+            self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
+            check_watchers(callbacks, self.runs)
 
     def begin(self, execution: Execution, progress: Progress) -> None:
         if self.checkpoint:
@@ -151,15 +161,15 @@ class Hook:
             report(*self._so_far(execution, progress.step))
         if self.checkpoint:
             self.checkpoint.piece(execution, progress)
-        self._end_if_interrupted(execution, progress)
+        if self.interrupts.noticed:
+            self._end(execution, progress)
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         start, stop = [0, *progress.eval_step][-2:]
-        latest = {name: values for name, values in progress.evaluations[-1].items() if values.ndim == 1}  # each [P]
-        if stop:
-            self.reporter.update(
-                *self._so_far(execution, stop), {name: float(np.mean(values)) for name, values in latest.items()}
-            )
+        evaluated = progress.evaluations[-1].items()  # of runs [P], and of their clients or test sets [P, ...]
+        if stop and self.reporter is not None:
+            means = {name: float(np.mean(values)) for name, values in evaluated if values.ndim == 1}
+            self.reporter.update(*self._so_far(execution, stop), means)
         reasons: list[str | None] = [None] * len(self.runs)
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
@@ -173,7 +183,7 @@ class Hook:
                 time=float(records["time"][-1]) if stop else 0.0,
                 seconds=time.perf_counter() - self.begun,
                 records=records,
-                evaluation={name: float(values[index]) for name, values in latest.items()},
+                evaluation={name: float(values[index]) for name, values in evaluated if values.ndim == 1},
                 model=functools.partial(execution.model, index),
             )
             answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
@@ -183,14 +193,19 @@ class Hook:
     def settled(self, execution: Execution, progress: Progress) -> None:
         if self.checkpoint:
             self.checkpoint.settled(execution, progress)
-        self._end_if_interrupted(execution, progress)
+        if self.interrupts.noticed:
+            self._end(execution, progress)
 
     def end(self, results: Sequence[Any]) -> None:
-        """Calls `end` of all callbacks with the result of their run, then raises their last error."""
-        with contextlib.ExitStack() as stack:
-            for callbacks, result in zip(self.copies, results, strict=False):
-                for one in callbacks:
-                    stack.callback(one.end, result)
+        """Calls `end` of all callbacks with the result of their run, then raises their last error with all results."""
+        try:
+            with contextlib.ExitStack() as stack:
+                for callbacks, result in zip(self.copies, results, strict=False):
+                    for one in callbacks:
+                        stack.callback(one.end, result)
+        except Exception as error:
+            _carry(error, results)
+            raise
 
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
         """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
@@ -199,14 +214,14 @@ class Hook:
         steps, updates, begun = zip(*self.reports.copy().values(), strict=True)  # other threads change the dict
         return sum(steps), sum(updates) / (self.reported - min(begun))
 
-    def _end_if_interrupted(self, execution: Execution, progress: Progress) -> None:
-        if self.interrupts.noticed:
-            where = f"after {progress.step} server steps"
-            if self.checkpoint:
-                self.checkpoint.save(execution, progress)
-                saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"
-                where += f"; {saved if self.checkpoint.finish() else 'it could not be saved'}"
-            self.interrupts.end(where)
+    def _end(self, execution: Execution, progress: Progress) -> None:
+        """Saves interrupted runs, and raises `Interrupted`."""
+        where = f"after {progress.step} server steps"
+        if self.checkpoint:
+            self.checkpoint.save(execution, progress)
+            saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"
+            where += f"; {saved if self.checkpoint.finish() else 'it could not be saved'}"
+        self.interrupts.end(where)
 
 
 def run_with_hooks(
@@ -216,6 +231,7 @@ def run_with_hooks(
     begun: float,
     hook: Hook,
     finish: Sequence[Callable[[Trained], Any]],
+    limited: Limited,
 ) -> list[Any]:
     """Executes runs to their end and returns their results, which the callbacks receive at the end.
 
@@ -226,6 +242,7 @@ def run_with_hooks(
         execution, server_steps, every, begun: as in `run_to_end`.
         hook: the hook of the runs.
         finish: for each run, a function from the finished run to its result.
+        limited: the limits of the runs, for their notes.
     """
     found: list[Any] = [None] * len(finish)
     try:
@@ -233,23 +250,22 @@ def run_with_hooks(
             ended = run_to_end(execution, server_steps, every, hook, begun)
     except BaseException as error:
         if partial := getattr(error, "trained", None):
-            found = [make(trained) for make, trained in zip(finish, partial, strict=True)]
+            found = list(map(operator.call, finish, map(limited.noted, partial)))
             _carry(error, found)
         with contextlib.suppress(Exception):  # an error of a callback must not hide the first one
             hook.end(found)
         raise
-    changed = hook.checkpoint.changed if hook.checkpoint else ""
-    notes = {"resumed": changed} if changed else {}
-    found = [make(run._replace(notes={**run.notes, **notes})) for make, run in zip(finish, ended, strict=True)]
-    try:
+    if hook.checkpoint and hook.checkpoint.changed:
+        ended = [run._replace(notes={**run.notes, "resumed": hook.checkpoint.changed}) for run in ended]
+    if limited.why or limited.exact:
+        ended = list(map(limited.noted, ended))
+    found = list(map(operator.call, finish, ended))
+    if hook.copies:
         hook.end(found)
-    except Exception as error:
-        _carry(error, found)
-        raise
     return found
 
 
-def _carry(error: Any, found: list[Any]) -> None:
+def _carry(error: Any, found: Sequence[Any]) -> None:
     error.dataset, error.datasets = found[0], found
 
 

@@ -49,13 +49,7 @@ class Limited:
     why: str = ""
 
     def reached(
-        self,
-        time: Any,
-        arrivals: Any,
-        unused: Any,
-        downloads: Any,
-        start: int,
-        before: int,
+        self, time: Any, arrivals: Any, unused: Any, downloads: Any, start: int, before: int
     ) -> tuple[int, str]:
         """Returns the number of server steps within the limits, and the limit that ends them (empty if none does).
 
@@ -138,6 +132,8 @@ class Limited:
         """
         if server_steps is None and until is None:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600}}")
+        if until is None:
+            return cls({}, server_steps=check_whole(owner, "server_steps", server_steps))
         limits = limits_of(owner, until)
         mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
         if mechanism is not None and mechanism.refused:

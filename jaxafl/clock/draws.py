@@ -72,29 +72,23 @@ class PerRun:
         self.num_clients = num_clients
         self.compute = compute
         self.widest = min(12, (num_clients - 1).bit_length())  # log2 of the clients of the first blocks
-        self.places: list[tuple[int, int, int, int, dict[int, array[float]]]] = []  # of the runs 0, 1, ...
+        self.levels: list[tuple[int, int, int, int, dict[int, array[float]]]] = []  # of the runs 0, 1, ...
 
     def __call__(self, client: int, run: int) -> float:
         try:
-            wide, inside, long, place, blocks = self.places[run]
-            return blocks[client >> wide][((client & inside) << long) + place]
-        except (IndexError, KeyError):
-            self._extend(client, run)
+            wide, inside, long, begin, blocks = self.levels[run]
+            return blocks[client >> wide][((client & inside) << long) + run - begin]
+        except (IndexError, KeyError):  # the block has not been computed
+            while (begin := len(self.levels)) <= run:
+                level = min(((begin >> (12 - self.widest)) + 1).bit_length() - 1, self.widest)
+                wide, long = self.widest - level, 12 - self.widest + level
+                self.levels += [(wide, (1 << wide) - 1, long, begin, {})] * (1 << long)
+            wide, inside, long, begin, blocks = self.levels[run]
+            clients = np.minimum(np.arange(client & ~inside, (client | inside) + 1), self.num_clients - 1)
+            runs = np.arange(begin, begin + (1 << long))
+            values = self.compute(np.repeat(clients, len(runs)), np.tile(runs, len(clients)))
+            blocks[client >> wide] = array("d", np.asarray(values, np.float64).tobytes())
             return self(client, run)
-
-    def _extend(self, client: int, run: int) -> None:
-        """Computes the block of a run."""
-        while run >= len(self.places):
-            begin = len(self.places)
-            level = min(((begin >> (12 - self.widest)) + 1).bit_length() - 1, self.widest)
-            wide, long = self.widest - level, 12 - self.widest + level
-            blocks: dict[int, array[float]] = {}
-            self.places += [(wide, (1 << wide) - 1, long, place, blocks) for place in range(1 << long)]
-        wide, inside, long, place, blocks = self.places[run]
-        clients = np.minimum(np.arange(client & ~inside, (client | inside) + 1), self.num_clients - 1)
-        runs = np.arange(run - place, run - place + (1 << long))
-        values = self.compute(np.repeat(clients, len(runs)), np.tile(runs, len(clients)))
-        blocks[client >> wide] = array("d", np.asarray(values, np.float64).tobytes())
 
 
 def shares(key: Words, function: Callable[[np.ndarray], np.ndarray] = np.asarray) -> Callable[[int], float]:

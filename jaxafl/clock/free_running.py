@@ -14,7 +14,7 @@ from jaxafl.clock import rules
 from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, fail_if
+from jaxafl.clock.options import check_at_most, check_recording, check_selection, fail_if
 from jaxafl.options import Number, UserError, number, recording, static
 
 _EXCLUSIVE = (
@@ -193,9 +193,9 @@ class free_running(Clock):
              "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
         ])  # fmt: skip
         check_at_most(self.name, "concurrency", flying, num_clients)
-        check_weights(self, num_clients, flying, self.rate is not None or self.begins is not None)
-        check_recording(self, "starts", (), num_clients - 1)
-        check_hours(self, num_clients)
+        check_selection(self, num_clients, flying, self.rate is not None or self.begins is not None)
+        if recorded:
+            check_recording(self, "starts", (), num_clients - 1)
 
     def arrivals(self, num_clients: int) -> int | None:
         return None if self.composed.bound.waits else self.composed.closes.arrivals(num_clients)

@@ -71,8 +71,10 @@ def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, 
         )
 
 
-def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False) -> None:
-    """Raises `UserError` for weights that have no effect, contradict `select`, or are above 0 for too few clients.
+def check_selection(clock: Any, num_clients: int, drawn: int, always: bool = False) -> None:
+    """Raises `UserError` for hours or weights by which clients cannot be chosen.
+
+    Hours must be an `available`. Weights must have an effect, go with `select`, and be above 0 for enough clients.
 
     Args:
         clock: the clock.
@@ -80,7 +82,14 @@ def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False
         drawn: number of different clients that draws must be able to give.
         always: True if weights have an effect even if all clients can be drawn.
     """
-    given = clock.weights is not None
+    given, hours = clock.weights is not None, clock.hours
+    if hours is not None:
+        if not hasattr(hours, "hours_of"):
+            raise UserError(
+                f"{clock.name}: hours={hours!r:.100} is not a client's hours; expected jaxafl.clock.available(begin, "
+                "end). Other waits are terms of durations"
+            )
+        hours.check(num_clients)
     if not given and clock.select == "uniform":
         return
     positive = int(np.count_nonzero(np.broadcast_to(clock.weights, num_clients))) if given else drawn
@@ -93,15 +102,3 @@ def check_weights(clock: Any, num_clients: int, drawn: int, always: bool = False
         (positive < drawn, f"only {positive} of {num_clients} clients have a weight above 0, and {drawn} are drawn; "
          "expected a weight above 0 for at least as many"),
     ])  # fmt: skip
-
-
-def check_hours(clock: Any, num_clients: int) -> None:
-    """Raises unless `clock.hours` is `None` or an `available`."""
-    if clock.hours is None:
-        return
-    if not hasattr(clock.hours, "hours_of"):
-        raise UserError(
-            f"{clock.name}: hours={clock.hours!r:.100} is not a client's hours; expected jaxafl.clock.available(begin, "
-            "end). Other waits are terms of durations"
-        )
-    clock.hours.check(num_clients)

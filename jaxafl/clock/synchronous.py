@@ -14,7 +14,7 @@ from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration, constant
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Awake, idle_of, take
-from jaxafl.clock.options import check_at_most, check_hours, check_recording, check_weights, fail_if
+from jaxafl.clock.options import check_at_most, check_recording, check_selection, fail_if
 from jaxafl.device.keys import Purpose
 from jaxafl.options import Number, number, recording, static
 
@@ -104,8 +104,7 @@ class synchronous(Clock):
         fail_if(self.name, rules)
         size = self.in_flight(num_clients)
         check_recording(self, "sets", (size,), num_clients - 1, repeats=self.replacement)
-        check_weights(self, num_clients, 1 if self.replacement else size)
-        check_hours(self, num_clients)
+        check_selection(self, num_clients, 1 if self.replacement else size)
 
     @property
     def varies(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +26,7 @@ class DataForm:
         gather: traced function `(arrays, client, positions) -> (raw x [B, ...], y [B])`.
         preprocessing: augmentation, cast and normalisation of raw samples.
         structure: tree structure of a raw sample and its label.
-        shapes: shape and dtype of each leaf, without the batch axis.
+        shapes: shape [1, ...] and dtype of each leaf of one sample.
     """
 
     gather: Gather
@@ -35,9 +37,8 @@ class DataForm:
     @property
     def example(self) -> tuple[Any, np.ndarray]:
         """A preprocessed sample `(x [1, ...], y [1])` of zeros, for shape inference."""
-        raw = [np.zeros((1, *shape), dtype) for shape, dtype in self.shapes]
-        x, y = jax.tree.unflatten(self.structure, raw)
-        seen = jax.eval_shape(self.preprocess, x)
+        x, y = jax.tree.unflatten(self.structure, itertools.starmap(np.zeros, self.shapes))
+        seen = jax.eval_shape(self.preprocessing.transform, x)
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), seen), y
 
     def fetch(
@@ -53,11 +54,7 @@ class DataForm:
                     f"the augmentation turns raw samples {before} into {after}; expected the same shape and dtype. "
                     "Write .astype(x.dtype) at its end, or give the data as floats"
                 )
-        return self.preprocess(x), y
-
-    def preprocess(self, x: Any) -> Any:
-        """Casts and normalises a raw batch as `fetch` does, without augmentation; traceable."""
-        return self.preprocessing.transform(x)
+        return self.preprocessing.transform(x), y
 
 
 def kind_of_sample(x: Any) -> str:
@@ -72,8 +69,8 @@ def kind_of_sample(x: Any) -> str:
 def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
     """Gathers raw samples of one client from pooled arrays: sample `index[offset[client] + position]`."""
     rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
-    x = jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), arrays["x"])
-    return x, jnp.take(arrays["y"], rows, axis=0, mode="clip")
+    take = functools.partial(jnp.take, indices=rows, axis=0, mode="clip")
+    return jax.tree.map(take, (arrays["x"], arrays["y"]))
 
 
 def stored_targets(gather: Any, arrays: Any) -> np.ndarray:

@@ -7,6 +7,8 @@ non-negative index, which XLA executes in place inside a loop. Several rows are 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 from typing import Any
 
 import jax
@@ -31,21 +33,21 @@ def shared_size(count: int) -> int:
 
 def read(buffer: Tree, index: Array) -> Tree:
     """Returns one row of the buffer, each leaf [...]."""
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False, **_NON_NEGATIVE), buffer)
+    take = functools.partial(lax.dynamic_index_in_dim, index=index, keepdims=False, **_NON_NEGATIVE)
+    return jax.tree.map(take, buffer)
 
 
 def write(buffer: Tree, index: Array, row: Tree) -> Tree:
     """Returns the buffer with one row replaced, in place if the old buffer is not used again."""
-    return jax.tree.map(
-        lambda leaf, new: lax.dynamic_update_index_in_dim(leaf, new, index, 0, **_NON_NEGATIVE), buffer, row
-    )
+    put = functools.partial(lax.dynamic_update_index_in_dim, index=index, axis=0, **_NON_NEGATIVE)
+    return jax.tree.map(put, buffer, row)
 
 
 def read_many(buffer: Tree, indices: Array) -> Tree:
     """Returns the rows at `indices` int32 [A], each leaf [A, ...]."""
     if indices.shape[0] == 1:
-        return jax.tree.map(lambda leaf: leaf[None], read(buffer, indices[0]))
-    return jax.tree.map(lambda leaf: jnp.take(leaf, indices, axis=0, mode="clip"), buffer)
+        return jax.tree.map(operator.itemgetter(None), read(buffer, indices[0]))
+    return jax.tree.map(functools.partial(jnp.take, indices=indices, axis=0, mode="clip"), buffer)
 
 
 def write_many(buffer: Tree, indices: Array, mask: Array | None, rows: Tree) -> Tree:
@@ -58,7 +60,7 @@ def write_many(buffer: Tree, indices: Array, mask: Array | None, rows: Tree) -> 
         rows: the new rows, each leaf [A, ...].
     """
     if indices.shape[0] == 1:
-        row = jax.tree.map(lambda leaf: leaf[0], rows)
+        row = jax.tree.map(operator.itemgetter(0), rows)
         if mask is not None:
             row = jax.tree.map(lambda new, old: jnp.where(mask[0], new, old), row, read(buffer, indices[0]))
         return write(buffer, indices[0], row)
@@ -116,8 +118,7 @@ class Rows:
             mask: bool [N].
             new: each leaf [N, ...], or [1, ...] with one row for all clients.
         """
-        chosen = jax.tree.map(lambda old, rows: jnp.where(expand(mask, old), rows, old), self.tree, new)
-        return dataclasses.replace(self, tree=chosen)
+        return Rows(jax.tree.map(lambda old, rows: jnp.where(expand(mask, old), rows, old), self.tree, new), self.count)
 
     def weighted_sum(self, weights: Array) -> Tree:
         """Computes Σ_i weights[i] row_i."""

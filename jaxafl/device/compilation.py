@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import operator
 import os
 import pathlib
 import threading
@@ -38,6 +39,10 @@ T = TypeVar("T")
 _KEPT = 64
 _FLAGS = ("jax_enable_x64", "jax_default_matmul_precision", "jax_default_prng_impl", "jax_threefry_partitionable")
 """Settings of JAX that change the numbers of a program."""
+on_device = jax.device_put
+"""Copies every array of a tree to the device; unlike `jnp.asarray`, it compiles nothing for a new shape."""
+on_host = jax.device_get
+"""Copies every array of a tree to the host."""
 _programs: OrderedDict[Any, Any] = OrderedDict()
 _by_code: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # the values of `_programs`
 _lock = threading.Lock()
@@ -79,7 +84,13 @@ def compiled(
     Returns:
         The program, and the seconds of compilation (0 if it was cached).
     """
-    begun, key = time.perf_counter(), _key((function, static, donate, once, deterministic), arguments)
+    begun = time.perf_counter()
+    check_untraced()
+    leaves, structure = jax.tree.flatten(arguments)
+    shapes = tuple(map(operator.attrgetter("shape", "dtype"), leaves))
+    places = frozenset[Any]().union(*map(operator.methodcaller("devices"), leaves))
+    form = structure, shapes, operator.attrgetter(*_FLAGS)(jax.config), jax.default_backend(), on_cpu(), places
+    key = function, static, donate, once, deterministic, *form
     with _lock:
         in_progress = _in_progress.setdefault(key, threading.Lock())
     with in_progress:
@@ -90,7 +101,7 @@ def compiled(
         try:
             options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
             staged = jax.jit(functools.partial(function, *static), donate_argnums=donate).trace(*arguments)
-            program = _compiled(staged, options, arguments)
+            program = _compiled(staged, options, form)
             with _lock:
                 _programs[key] = program
                 if len(_programs) > _KEPT:
@@ -100,17 +111,29 @@ def compiled(
     return program, time.perf_counter() - begun
 
 
-def _compiled(staged: Any, options: dict[str, str | bool], arguments: tuple[Any, ...]) -> Any:
-    """Returns the program of traced code; equal code with equal arguments is compiled once."""
-    small = 0 < max(products(staged.jaxpr), default=0) < _THREADS_HELP
+def _compiled(staged: Any, options: dict[str, str | bool], form: tuple[Any, ...]) -> Any:
+    """Returns the program of traced code; equal code with arguments of equal form is compiled once."""
+    largest = 0  # floating-point operations of the largest matrix product or convolution
+    for equation in equations(staged.jaxpr):
+        how = equation.params.get("dimension_numbers")
+        if equation.primitive.name == "dot_general":
+            operand, summed = equation.invars[0], how[0][0]
+        elif equation.primitive.name == "conv_general_dilated":
+            operand, summed = equation.invars[1], how.rhs_spec[1:]
+        else:
+            continue
+        lengths = *equation.outvars[0].aval.shape, *map(operand.aval.shape.__getitem__, summed)
+        largest = max(largest, 2 * math.prod(lengths))
+    small = 0 < largest < _THREADS_HELP
     options = options | _disabled(_SERIAL if small and jax.default_backend() == "cpu" else _UNSAFE)
     lowered = staged.lower()
     lowering = getattr(lowered, "_lowering", None)
     constants = getattr(lowering, "const_args", ())  # newer versions omit them in the text
     used = sorted(getattr(lowering, "compile_args", {}).get("kept_var_idx") or ())  # the text omits unused arguments
-    parts = [lowered.as_text().encode(), *(np.asarray(constant).tobytes() for constant in constants)]
-    digests = tuple(hashlib.sha256(part).digest() for part in parts)
-    key = _key((digests, tuple(used), lowered.out_tree, tuple(options.items())), arguments)
+    code = hashlib.sha256(lowered.as_text().encode())
+    for constant in constants:
+        code.update(np.asarray(constant).tobytes())
+    key = code.digest(), tuple(used), lowered.out_tree, tuple(options.items()), *form
     if (program := _by_code.get(key)) is None:
         program = _by_code[key] = lowered.compile(options)
     return program
@@ -150,38 +173,18 @@ def results_of(function: Callable[..., Any], *arguments: Any) -> list[tuple[str,
     """
     found = []
     for equation in equations(jax.make_jaxpr(function)(*arguments).jaxpr):
-        shapes = [] if list(jaxprs_in_params(equation.params)) else [one.aval for one in equation.outvars]
-        found.append((equation.primitive.name, sum(4 * shape.size for shape in shapes if hasattr(shape, "size"))))
+        sizes = [getattr(one.aval, "size", 0) for one in equation.outvars]
+        found.append((equation.primitive.name, 0 if any(jaxprs_in_params(equation.params)) else 4 * sum(sizes)))
     return found
 
 
-def products(jaxpr: Any) -> Iterator[int]:
-    """Yields the floating-point operations of each matrix product or convolution in a jaxpr."""
-    for equation in equations(jaxpr):
-        kind = equation.primitive.name
-        how = equation.params.get("dimension_numbers")
-        if kind == "dot_general":
-            factors = [equation.invars[0].aval.shape[axis] for axis in how[0][0]]
-        elif kind == "conv_general_dilated":
-            factors = [equation.invars[1].aval.shape[axis] for axis in how.rhs_spec[1:]]
-        else:
-            continue
-        yield 2 * math.prod((*equation.outvars[0].aval.shape, *factors))
-
-
-def check_untraced(leaves: Any = None) -> None:
-    """Raises `UserError` in code that JAX traces, or if some leaves are traced."""
-    leaves = [jax.device_put(np.int32(0))] if leaves is None else leaves
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+def check_untraced() -> None:
+    """Raises `UserError` in code that JAX traces."""
+    if isinstance(jax.device_put(np.int32(0)), jax.core.Tracer):
         raise UserError(
             "jaxafl: a run or a schedule is computed in code that JAX traces, such as a function in jax.jit; expected "
             "plain Python. Compute it outside, sweep over options by jaxafl.sweep, or take sim.init and sim.step"
         )
-
-
-def on_device(tree: Any) -> Any:
-    """Copies every array of a tree to the device; unlike `jnp.asarray`, it compiles nothing for a new shape."""
-    return jax.device_put(tree)
 
 
 def as_arrays(tree: T, dtype: Any) -> T:
@@ -206,27 +209,13 @@ def as_arrays(tree: T, dtype: Any) -> T:
         limits: Any = np.finfo if kind == "f" else np.iinfo
         finite = array[np.isfinite(array)] if kind == "f" else array
         least, most = (finite.min(), finite.max()) if finite.size else (0, 0)
-        fitting = [one for one in types if limits(one).min <= least and most <= limits(one).max]
-        if not fitting:
-            name = jax.tree_util.keystr(path).lstrip(".") or "a number"
-            raise UserError(
-                f"{name}: {shown(leaf)} does not fit into {' or '.join(np.dtype(one).name for one in types)}, and "
-                "would become another number: write 1e10 for 10**10, and declare a key or a seed as a `static` option"
-            )
-        return on_device(array.astype(fitting[0]))
+        for one in types:
+            if limits(one).min <= least and most <= limits(one).max:
+                return on_device(array.astype(one))
+        name = jax.tree_util.keystr(path).lstrip(".") or "a number"
+        raise UserError(
+            f"{name}: {shown(leaf)} does not fit into {' or '.join(np.dtype(one).name for one in types)}, and "
+            "would become another number: write 1e10 for 10**10, and declare a key or a seed as a `static` option"
+        )
 
     return jax.tree_util.tree_map_with_path(convert, tree)
-
-
-def on_host(tree: Any) -> Any:
-    """Copies every array of a tree to the host."""
-    return jax.tree.map(np.asarray, jax.device_get(tree))
-
-
-def _key(static: tuple[Any, ...], arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    leaves, structure = jax.tree.flatten(arguments)
-    check_untraced(leaves)
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    places = frozenset(device for leaf in leaves for device in leaf.devices())
-    flags = tuple(getattr(jax.config, name) for name in _FLAGS)
-    return (*static, structure, shapes, flags, jax.default_backend(), on_cpu(), places)

@@ -22,18 +22,13 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu" and not _as_accelerator
 
 
-def cpu() -> Any:
-    """Returns the first CPU device, or `None` (JAX's default device) if JAX has no CPU backend."""
-    try:
-        return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:
-        return None
-
-
 @contextlib.contextmanager
 def float64_on_cpu() -> Iterator[None]:
     """Computes on the CPU, with 64-bit types enabled, within the block: as clocks do ahead of training."""
-    with jax.enable_x64(True), jax.default_device(cpu()):
+    cpu: Any = None  # JAX's default device
+    with contextlib.suppress(RuntimeError):  # raised if JAX has no CPU backend
+        cpu = jax.local_devices(backend="cpu")[0]
+    with jax.enable_x64(True), jax.default_device(cpu):
         yield
 
 
@@ -96,7 +91,7 @@ def check_memory(parts: dict[str, Any], devices: int = 1) -> None:
         devices: number of devices, each of which holds all `parts`.
     """
     available = available_bytes(devices)
-    sizes = {name: num_bytes(tree) for name, tree in parts.items()}
+    sizes = dict(zip(parts, map(num_bytes, parts.values()), strict=True))
     total = sum(sizes.values())
     if available is None or total <= available:
         return

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import itertools
 import math
 import re
 from typing import Any
@@ -54,10 +55,13 @@ def threefry(key: Key | Array, counter0: Any, counter1: Any) -> Key:
 
     The key is two uint32 words, or a typed key.
     """
-    key = words_of(key)
-    mixed = key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA)
-    low, high = jnp.broadcast_arrays(_word(counter0) + key[0], _word(counter1) + key[1])
-    words = [jnp.broadcast_to(word, low.shape) if word.ndim else word for word in (*key, mixed)]
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        both = jax.random.key_data(key)
+        key = both[..., 0], both[..., 1]
+    first, second = key[0], key[1]
+    mixed = first ^ second ^ jnp.uint32(0x1BD11BDA)
+    low, high = jnp.broadcast_arrays(jnp.uint32(counter0) + first, jnp.uint32(counter1) + second)
+    words = jnp.broadcast_arrays(low, first, second, mixed)[1:] if mixed.ndim else (first, second, mixed)
     # `lax`, because operations of `jnp` take more than twice as long to trace, and a program has thousands of them
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
@@ -68,10 +72,6 @@ def threefry(key: Key | Array, counter0: Any, counter1: Any) -> Key:
         low = lax.add(low, words[(group + 1) % 3])
         high = lax.add(lax.add(high, words[(group + 2) % 3]), np.uint32(group + 1))
     return low, high
-
-
-def _word(counter: Any) -> Array:
-    return jnp.uint32(counter) if isinstance(counter, int) else jnp.asarray(counter).astype(jnp.uint32)
 
 
 def seed_key(seed: int) -> Key:
@@ -115,14 +115,6 @@ def per_step(key: Key | Array, step: Array) -> Key:
 def jax_key(bits: Key) -> Array:
     """Returns a `jax.random` key with the given 64 bits, for user code (dropout, augmentation)."""
     return jax.random.wrap_key_data(jnp.stack(bits, axis=-1), impl="threefry2x32")
-
-
-def words_of(key: Key | Array) -> Key:
-    """Returns the two words of a key, typed or given as two words."""
-    if isinstance(key, jax.Array) and _is_typed(key):
-        key = jax.random.key_data(key)
-        return key[..., 0], key[..., 1]
-    return key[0], key[1]
 
 
 def drawing_key(key: Array) -> Array:
@@ -219,9 +211,10 @@ def renewed(tree: Any, key: Key) -> Any:
         tree: the state.
         key: the key of the run, or of the step.
     """
-    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    places = itertools.count()
 
-    def one(place: int, path: Any, leaf: Any) -> Any:
+    def one(path: Any, leaf: Any) -> Any:
+        place = next(places)
         if _is_typed(leaf):
             words = _mixed(jax.random.key_data(leaf), key, place)
             return jax.random.wrap_key_data(words, impl=jax.random.key_impl(leaf))
@@ -229,7 +222,7 @@ def renewed(tree: Any, key: Key) -> Any:
         raw = getattr(leaf, "dtype", None) == jnp.uint32 and np.shape(leaf)[-1:] in ((2,), (4,))
         return _mixed(leaf, key, place) if raw and _NAMED.search(last) else leaf
 
-    return jax.tree.unflatten(structure, [one(place, *named) for place, named in enumerate(leaves)])
+    return jax.tree_util.tree_map_with_path(one, tree)
 
 
 def _mixed(words: Array, key: Key, place: int) -> Array:

@@ -71,9 +71,10 @@ def like_given(owner: str, method: str, found: Any, given: Any, types: bool = Fa
         given: a pytree of the right shapes, such as the one that it was given.
         types: if True, types are compared, too.
     """
-    was, now = map(_described, (given, found))
-    same = was == now if types else jax.tree.map(jnp.shape, given) == jax.tree.map(jnp.shape, found)
-    if not same:
+    (old, form), (new, other) = map(jax.tree.flatten, (given, found))
+    same = form == other and [*map(jnp.shape, old)] == [*map(jnp.shape, new)]  # type: ignore[operator]
+    if not same or (types and [*map(jnp.result_type, old)] != [*map(jnp.result_type, new)]):
+        was, now = map(_described, (given, found))
         raise UserError(f"`{method}` of {owner} must return {was}, as it was given; it returned {now}")
     return found
 

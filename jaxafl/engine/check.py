@@ -362,7 +362,7 @@ def _trace_training(parts: Parts) -> None:
             metrics[:] = outputs.values
             return outputs, like_given(owner, "apply", new, state, types=True)
 
-        fetch = functools.partial(data.fetch, arrays)
+        fetch = functools.partial(data.form.fetch, arrays)
         new = local_step(client, apply, fetch, cast(int, client.micro_batch), count, lane)
         return lane, new, sent_update(client, new.params, new, count)
 

@@ -71,7 +71,7 @@ def put_data(data: FederatedData, model: Model, mesh: Mesh | None = None, owned:
         one: Any = (*data.form.example, np.ones(1, bool))
         further = list(data.test_sets.values())[1:]
         counts = np.asarray(data.counts, np.int32)
-        parts: Any = data.arrays, counts, model.held(Batch(*one)), data.test_arrays(), data.validation, further
+        parts: Any = data.arrays, counts, model.held(Batch(*one)), (data.x_test, data.y_test), data.validation, further
         given = DeviceData(*parts)
         if owned:
             prefix = "" if data.owners.of_test else "validation_"

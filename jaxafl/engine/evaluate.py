@@ -218,7 +218,9 @@ def _rows_of(samples: Any, rows: Array) -> Any:
 def batch_of(program: Program, fetch: Fetch, rows: Array, count: Any) -> tuple[Batch, Array]:
     """Returns rows of a set of `count` samples, beyond which they are masked, and a fixed key for their evaluation."""
     raw, labels = fetch(jnp.minimum(rows, count - 1))
-    return Batch(program.data.preprocess(raw), labels, rows < count), jax_key((jnp.uint32(0), jnp.uint32(0)))
+    return Batch(program.data.preprocessing.transform(raw), labels, rows < count), jax_key(
+        (jnp.uint32(0), jnp.uint32(0))
+    )
 
 
 def gradient_sum(

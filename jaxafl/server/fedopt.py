@@ -14,7 +14,7 @@ from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
 from jaxafl.client.optimizer import nodes_of
 from jaxafl.clock.contract import ByOptions, Clock
 from jaxafl.device import weighted_sum
-from jaxafl.device.keys import renewed, words_of
+from jaxafl.device.keys import renewed
 from jaxafl.device.user_code import like_given
 from jaxafl.options import Number, number, static
 from jaxafl.server.aggregate.contract import Aggregate, combined
@@ -103,7 +103,7 @@ class OptaxServer(Server):
             direction, after, more = combined(self.aggregate, arrivals.delta, weights, state.aggregate, arrivals)
             gradient, state, info = jax.tree.map(jnp.negative, direction), state.optimizer, info | more
         if arrivals.key is not None:
-            state = renewed(state, words_of(arrivals.key))
+            state = renewed(state, arrivals.key)
         loss = jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)
         optimizer = self.optimizer_of(getattr(self, "learning_rate", 1.0) if rate is None else rate)
         step, state = optimizer_step(self.name, optimizer, gradient, state, params, {"value": loss})

@@ -67,7 +67,7 @@ class Task:
             return None
         interrupts = Interrupts()
         try:
-            with jax.enable_x64(wide), interrupts:
+            with jax.enable_x64(wide), interrupts.recorded():
                 kept.keep(places, work.run(places, kept.checkpoint(places), interrupts))
             work.schedules.clear()  # the memory of this process would grow with every batch
         except Exception as error:
@@ -91,7 +91,7 @@ def run_in(
     work: Work,
     batches: Sequence[Sequence[int]],
     kept: SweepFolder,
-    reporter: Reporter,
+    reporter: Reporter | None,
     interrupts: Interrupts,
 ) -> None:
     """Runs the batches of a sweep that are not finished in other processes.
@@ -103,7 +103,7 @@ def run_in(
         work: the sweep.
         batches: for each batch, the indices of its members.
         kept: folder of the sweep.
-        reporter: receives the server steps of finished batches.
+        reporter: receives the server steps of finished batches, if somebody wants to see them.
         interrupts: the recorded signals.
 
     Raises:
@@ -131,7 +131,8 @@ def run_in(
                 _check_end(future, places, work, kept)
                 ran += len(places)
                 done = (len(batches) - len(running)) * work.server_steps
-                reporter.update(done, ran * work.server_steps / (time.perf_counter() - begun), {})
+                if reporter is not None:
+                    reporter.update(done, ran * work.server_steps / (time.perf_counter() - begun), {})
     finally:
         for future in running:
             getattr(future, "cancel", bool)()

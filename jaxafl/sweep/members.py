@@ -255,8 +255,8 @@ class Work:
         hook = Hook(reporter, self.callbacks, runs, checkpoint, interrupts, reports)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
-        finish = [lambda run, one=one: one.simulation.result(limited.noted(run), one.seed) for one in batch]
-        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finish)
+        finish = [lambda run, one=one: one.simulation.result(run, one.seed) for one in batch]
+        return run_with_hooks(execution, limited.server_steps, self.every, started, hook, finish, limited)
 
     def execution(self, places: Sequence[int], checkpoint: Checkpoint | None = None) -> Execution:
         """Returns the execution of a batch before its first server step."""

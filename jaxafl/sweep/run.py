@@ -166,7 +166,8 @@ def sweep(
         for place in left:
             work.schedule_of(place)
     about = f"sweep of {len(work.members)}", steps * len(batches)
-    with Interrupts() as interrupts, reporter_of(progress, *about) as reporter:
+    watching = contextlib.nullcontext() if progress is False else reporter_of(progress, *about)
+    with Interrupts().recorded() as interrupts, watching as reporter:
         if executor is not None and kept is not None:
             run_in(executor, work, batches, kept, reporter, interrupts)
         else:
@@ -190,7 +191,7 @@ def _run_batches(
     kept: SweepFolder | None,
     devices: Sequence[Any],
     count: int,
-    reporter: Reporter,
+    reporter: Reporter | None,
     interrupts: Interrupts,
 ) -> dict[int, xr.Dataset]:
     """Runs batches in this process, `count` at once, and returns index of a member -> its result.

@@ -9,6 +9,7 @@ client.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
@@ -111,6 +112,16 @@ class ByOptions:
         return self.default if part is None else self.of(part)
 
 
+def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
+    """Returns a clock or duration with its durations for runs that send `size()` bytes, up and down."""
+    changes = {}
+    for field in dataclasses.fields(part):  # type: ignore[arg-type]
+        old = getattr(part, field.name)
+        if isinstance(old, Duration) and (new := old.prepare_size(size)) is not old:
+            changes[field.name] = new
+    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
+
+
 class Duration(Part):
     """Base of durations, with the operators + and × (a plain number stands for a constant).
 
@@ -138,9 +149,7 @@ class Duration(Part):
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other; single options are checked before."""
 
-    def prepare_size(self, size: Callable[[], tuple[int, int]]) -> Duration:
-        """Returns the duration of runs that send `size()` bytes, up and down."""
-        return with_size(self, size)
+    prepare_size = with_size
 
     def without_shared(self) -> Duration:
         """Returns the duration without transfers over a shared link, whose time the clock computes."""
@@ -230,16 +239,6 @@ class Duration(Part):
         return NotImplemented
 
 
-def with_size(part: P, size: Callable[[], tuple[int, int]]) -> P:
-    """Returns a clock or duration with its durations for runs that send `size()` bytes, up and down."""
-    changes = {}
-    for field in dataclasses.fields(part):  # type: ignore[arg-type]
-        old = getattr(part, field.name)
-        if isinstance(old, Duration) and (new := old.prepare_size(size)) is not old:
-            changes[field.name] = new
-    return dataclasses.replace(part, **changes) if changes else part  # type: ignore[type-var]
-
-
 class Pair(Duration):
     """Base of durations that are composed of two."""
 
@@ -326,7 +325,7 @@ class Distribution(Duration):
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         (key,) = prepared
-        own = jax.tree.map(lambda numbers: of_client(numbers, run.client), self)
+        own = jax.tree.map(functools.partial(of_client, client=run.client), self)
         time = own.quantile(share_of(key, run.client, None if self.per == "client" else run.run))
         return worked(time * run.local_steps if self.per == "step" else time)
 

@@ -74,7 +74,7 @@ class link(Duration):
         up, down = (float(one) for one in self.sent)
         return Sharing(float(np.asarray(self.shared)), up, down)
 
-    def prepare_size(self, size: Callable[[], tuple[int, int]]) -> Duration:
+    def prepare_size(self, size: Callable[[], tuple[int, int]]) -> link:
         return self if self.bytes is not None else dataclasses.replace(self, _sent=np.asarray(size(), float))
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
