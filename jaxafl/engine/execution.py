@@ -45,6 +45,7 @@ class Execution:
     """
 
     tables: Any
+    rows_before: Any  # rows of the tables before each server step at which a call can begin or end
     constant: tuple[Any, ...]  # arguments of every call
     ended: tuple[int, str] | None = None
 
@@ -76,10 +77,6 @@ class Execution:
             self.first = on_host(observe(params))
 
     # ---- what subclasses know
-
-    def row_of(self, step: int) -> int:
-        """Returns the rows of the tables before a server step."""
-        return step
 
     def reach(self, start: int, stop: int) -> int:
         """Makes the tables of server step `start` available. Returns where a call that should end at `stop` ends."""
@@ -116,7 +113,7 @@ class Execution:
         host."""
         if (end := self.reach(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
-        first, last = self.row_of(start), self.row_of(stop)
+        first, last = self.rows_before[start], self.rows_before[stop]
         if (last - first) % self.shapes.rows_per_check:  # this call ends within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
         numbers = map(np.int32, (first, last, start))

@@ -100,6 +100,7 @@ class Planned(Execution):
         self.source, self.server_steps, self.whole = source, server_steps, whole
         self.known = source if isinstance(source, Schedule) else None
         self.border, self.size, self.problems, self.planned_lanes = 0, _FIRST, problems, speed.lanes
+        self.rows_before = range(server_steps + 1)  # a row makes one server step
         window = self._planned(start, origin)
         lanes = self.planned_lanes = window.plan.lanes
         chunk = lanes if first.mesh is not None else chunk_of(lanes, speed.chunk, first, len(problems))
