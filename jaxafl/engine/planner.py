@@ -229,12 +229,7 @@ def _advance(
 
 
 def _place(
-    schedule: Schedule,
-    runs: Runs,
-    training: Training,
-    keep_base: bool,
-    origin: Origin,
-    held: tuple[int, ...],
+    schedule: Schedule, runs: Runs, training: Training, keep_base: bool, origin: Origin, held: tuple[int, ...]
 ) -> Plan:
     """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
     active, loads, saves, before = training
