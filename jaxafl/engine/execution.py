@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,7 @@ class Execution:
     """
 
     tables: Any
+    rows_before: Any  # rows of the tables before each server step at which a call can begin or end
     constant: tuple[Any, ...]  # arguments of every call
     ended: tuple[int, str] | None = None
 
@@ -58,11 +60,12 @@ class Execution:
         """
         first = problems[0]
         self.problems, self.program, self.deterministic = problems, first.program(shapes), deterministic
-        self.members = placed(first.mesh, MemberHyperparameters.stacked([one.hyperparameters for one in problems]))
-        keys = on_device(tuple(np.stack([np.asarray(one.key[word]) for one in problems]) for word in (0, 1)))
-        arguments = self.members, first.device, placed(first.mesh, keys)
-        static = self.program.of(Shapes(shapes.lanes, shapes.ring, shapes.store)), shared
-        initialise, _ = compiled(initial_members, static, arguments, once=True)
+        members, keys = zip(*map(operator.attrgetter("hyperparameters", "key"), problems), strict=True)
+        self.members = placed(first.mesh, MemberHyperparameters.stacked(members))
+        words = on_device(tuple(np.array(on_host(keys)).T))
+        arguments = self.members, first.device, placed(first.mesh, words)
+        few = self.program._replace(shapes=Shapes(shapes.lanes, shapes.ring, shapes.store))
+        initialise, _ = compiled(initial_members, (few, shared), arguments, once=True)
         check_fit(first, self.program, initialise.out_info)
         self.state: State = placed(first.mesh, initialise(*arguments))
         self.evaluator = Evaluator(first, len(problems), first.device, self.state.model)
@@ -74,10 +77,6 @@ class Execution:
             self.first = on_host(observe(params))
 
     # ---- what subclasses know
-
-    def row_of(self, step: int) -> int:
-        """Returns the rows of the tables before a server step."""
-        return step
 
     def reach(self, start: int, stop: int) -> int:
         """Makes the tables of server step `start` available. Returns where a call that should end at `stop` ends."""
@@ -103,11 +102,10 @@ class Execution:
 
     def compile(self, tables: Any, shapes: Shapes) -> None:
         """Compiles the program for tables on the device."""
-        self.tables, self.program = placed(self.program.mesh, tables), self.program.of(shapes)
+        self.tables, self.program = placed(self.program.mesh, tables), self.program._replace(shapes=shapes)
         self.constant = self.members, self.problems[0].device, self.tables
         arguments = (*self.constant, self.state, *[on_device(np.int32(0))] * 3)
-        how: dict[str, Any] = dict(donate=(3,), deterministic=self.deterministic)
-        self.compiled, seconds = compiled(advance, (self.program,), arguments, **how)
+        self.compiled, seconds = compiled(advance, (self.program,), arguments, (3,), deterministic=self.deterministic)
         self.compile_seconds += seconds
 
     def advance(self, start: int, stop: int) -> Records:
@@ -115,12 +113,12 @@ class Execution:
         host."""
         if (end := self.reach(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
-        first, last = self.row_of(start), self.row_of(stop)
+        first, last = self.rows_before[start], self.rows_before[stop]
         if (last - first) % self.shapes.rows_per_check:  # this call ends within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
         numbers = map(np.int32, (first, last, start))
         self.state, records = self.compiled(*self.constant, self.state, *numbers)
-        return jax.tree.map(lambda leaf: leaf[:, : stop - start], on_host(records))
+        return jax.tree.map(operator.itemgetter(np.s_[:, : stop - start]), on_host(records))
 
     def make_room(self, saved: State) -> None:
         """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""
@@ -179,7 +177,7 @@ class Execution:
             records: of all server steps.
             length: number of the first ones.
         """
-        made, info = self._made(index, 0, [{name: values[index, :length] for name, values in records.info.items()}])
+        made, info = self._made(index, 0, [jax.tree.map(operator.itemgetter(np.s_[index, :length]), records.info)])
         for name, values in self.first.items():
             info[name] = np.concatenate([values[index][None], info[name]])
         return made, info
@@ -187,24 +185,25 @@ class Execution:
     def _made(self, index: int, start: int, infos: Sequence[dict[str, Any]]) -> tuple[Schedule, dict[str, Any]]:
         """Returns the schedule and the diagnostics of the server steps of the last of `infos`, the first of which is
         `start`, without places for arrivals that none of them fills."""
-        info = infos[-1]
-        made = cut(self._charged(index, infos), start, start + len(info["delta_norm"]))
+        info, whole = infos[-1], self.schedule(index)
+        if self.problems[index].client.charge == "executed":
+            whole = self._charged(index, infos, whole)
+        made = cut(whole, start, start + len(info["delta_norm"]))
         width, shown = made.mask.shape[1], {}
         for name, values in info.items():
             of_arrivals = values.ndim == 2 and not name.startswith("observe_")
             shown[name] = values[:, :width] if of_arrivals else values
         return made, shown
 
-    def _charged(self, index: int, infos: Sequence[dict[str, np.ndarray]]) -> Schedule:
-        """Returns the schedule of a run, charged for executed local steps if the client is.
+    def _charged(self, index: int, infos: Sequence[dict[str, np.ndarray]], made: Schedule) -> Schedule:
+        """Returns the schedule of a run, charged for executed local steps.
 
         Args:
             index: of the run.
             infos: diagnostics of its server steps so far, each [t, ...].
+            made: its schedule, charged for planned ones.
         """
-        problem, made = self.problems[index], self.schedule(index)
-        if problem.client.charge != "executed":
-            return made
+        problem = self.problems[index]
         known = np.concatenate([info["executed_local_steps"] for info in infos])[:, : made.mask.shape[1]]
         executed = np.concatenate([known, made.local_steps[len(known) :]])[made.mask]
         client, run = made.of_arrivals("client"), made.of_arrivals("run")
@@ -227,7 +226,8 @@ def _longer(tree: Any, more: int) -> Any:
 
 def _concatenated(*parts: np.ndarray) -> np.ndarray:
     """Joins records [P, steps, ...]; those of a later piece may have more places for arrivals."""
-    if parts[0].ndim > 2 and len({part.shape[2] for part in parts}) > 1:
-        most = max(part.shape[2] for part in parts)
-        parts = tuple(np.pad(part, [(0, 0), (0, 0), (0, most - part.shape[2])]) for part in parts)
+    sizes = np.array([*map(np.shape, parts)])
+    if (sizes[:, 2:] != sizes[0, 2:]).any():
+        more = sizes[:, 2].max() - sizes[:, 2]
+        parts = tuple(np.pad(part, [(0, 0), (0, 0), (0, n)]) for part, n in zip(parts, more, strict=True))
     return np.concatenate(parts, axis=1)

@@ -16,6 +16,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.device import on_device
+from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import LoopRows, Plan, Tables
 from jaxafl.engine.planned import block_of, constant, lanes_in_memory, plan_of, shapes_of_plan, tables_of
@@ -43,8 +44,9 @@ class Lockstep(Execution):
         total = schedules[0].server_steps
         chunks = (range(start, min(start + every, total), _TOGETHER) for start in range(0, total, every))
         self.borders = [*itertools.chain.from_iterable(chunks), total]
-        rows, self.rows_before = rows_of(plans, self.borders)
-        calls = dict(steps_per_call=every, rows_per_check=block_of(*self.rows_before.tolist()))
+        rows, before = rows_of(plans, self.borders)
+        self.rows_before = dict(zip(self.borders, before, strict=True))
+        calls = dict(steps_per_call=every, rows_per_check=block_of(*before))
         shapes = functools.reduce(Shapes.joined, (shapes_of_plan(plan, first, lanes, **calls) for plan in plans))
         shapes = shapes._replace(
             ring=shapes.ring + 1,  # a scratch slot, for the writes of members that take no part in a row
@@ -52,15 +54,12 @@ class Lockstep(Execution):
             per_lane=True,  # members with fewer local steps than others are masked
             steady=False,
             segments_per_row=None,
-            steps_per_row=constant(rows.most_steps),
+            steps_per_row=None if on_cpu() else constant(rows.most_steps),
         )
         super().__init__(problems, shapes, speed.deterministic, shared=False)
         each = [tables_of(plan, shapes)[:2] for plan in plans]
         segments, steps = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
         self.compile(on_device(Tables(segments, steps, rows, np.int32(0))), shapes)
-
-    def row_of(self, step: int) -> int:
-        return int(self.rows_before[np.searchsorted(self.borders, step)])
 
     def reach(self, start: int, stop: int) -> int:
         return self.borders[np.searchsorted(self.borders, stop)]
@@ -69,7 +68,7 @@ class Lockstep(Execution):
         return self.schedules[index]
 
 
-def rows_of(plans: list[Plan], borders: list[int]) -> tuple[LoopRows, np.ndarray]:
+def rows_of(plans: list[Plan], borders: list[int]) -> tuple[LoopRows, list[int]]:
     """Returns the loop's rows for members with plans of their own, and the number of rows before each border, a server
     step before which the members wait for each other."""
     empty = [len(plan.segments.active) for plan in plans]  # padding: a segment without work
@@ -84,8 +83,7 @@ def rows_of(plans: list[Plan], borders: list[int]) -> tuple[LoopRows, np.ndarray
     local_steps = [
         np.append(plan.segments.active.max(axis=1), 0)[segment[m]].astype(np.int32) for m, plan in enumerate(plans)
     ]
-    rows = LoopRows(segment, None, step, steps, steps.max(axis=0), np.max(local_steps, axis=0))
-    return rows, np.asarray(before, np.int32)
+    return LoopRows(segment, None, step, steps, steps.max(axis=0), np.max(local_steps, axis=0)), before
 
 
 def _member_rows(segments_before: np.ndarray, start: int, stop: int, empty: int) -> list[tuple[int, int, int]]:

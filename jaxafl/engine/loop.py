@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import time
 import types
 from collections.abc import Callable, Mapping
@@ -106,10 +108,10 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
             to stop it, or `None`; then `settled`. An exception of one carries the results as `error.trained`.
         begun: `time.perf_counter()` at the beginning of the preparation.
     """
-    ready = time.perf_counter()
+    since = time.perf_counter() - execution.compile_seconds  # which grows while it runs
     progress = Progress(stops=[None] * len(execution.problems))
     size = block = execution.shapes.rows_per_check
-    compiled_before = execution.compile_seconds
+    results = functools.partial(_ended, execution, progress, every, begun, since)
 
     def call(event: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -118,14 +120,6 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
             if progress.evaluations:
                 error.trained = results()  # type: ignore[attr-defined]
             raise
-
-    def results() -> list[Trained]:
-        seconds = {
-            "prepare_seconds": ready - begun - compiled_before,
-            "compile_seconds": execution.compile_seconds,
-            "run_seconds": time.perf_counter() - ready - (execution.compile_seconds - compiled_before),
-        }
-        return _ended(execution, progress, seconds, every)
 
     def evaluate(step: int) -> None:
         progress.evaluations.append(_checked(execution.evaluator.of_state(execution.state), step))
@@ -165,11 +159,21 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
 
 def over(execution: Execution, progress: Progress) -> bool:
     """Returns True if all runs have failed or were stopped."""
-    return all(failure or stop for failure, stop in zip(execution.failures(), progress.stops, strict=True))
+    return all(map(any, zip(execution.failures(), progress.stops, strict=True)))
 
 
-def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], every: int) -> list[Trained]:
-    """Returns the runs up to their failure or stop."""
+def _ended(execution: Execution, progress: Progress, every: int, begun: float, since: float) -> list[Trained]:
+    """Returns the runs up to their failure or stop.
+
+    Args:
+        execution, progress, every, begun: see `run_to_end`.
+        since: the end of the preparation, minus the seconds of compilation until then.
+    """
+    seconds = {
+        "prepare_seconds": since - begun,
+        "compile_seconds": execution.compile_seconds,
+        "run_seconds": time.perf_counter() - since - execution.compile_seconds,
+    }
     records = execution.joined([*progress.records, *progress.pieces])
     done = jax.tree.leaves(records)[0].shape[1]
     models, ended = on_host(execution.state.model[:2]), []
@@ -179,18 +183,17 @@ def _ended(execution: Execution, progress: Progress, seconds: dict[str, float], 
         length = min(failure[0] + 1 if failure else done, stop[0] if stop else done)
         schedule, info = execution.finish(index, records, length)
         # a model that came after a failure is no result
-        last = failure[0] if failure else length
-        shown = [place for place, step in enumerate(progress.eval_step) if step <= last]
-        found = [progress.evaluations[place] for place in shown]
+        shown = int(np.searchsorted(progress.eval_step, failure[0] if failure else length, side="right"))
+        found, own = progress.evaluations[:shown], operator.itemgetter(index)
         problem, personal = execution.problems[index], None
         if problem.client.personal is not None:
-            personal = jax.tree.map(lambda leaf, index=index: leaf[index], execution.state.memory.tree.personal)
-        params, model_state = on_device(jax.tree.map(lambda leaf, index=index: leaf[index], models))
+            personal = jax.tree.map(own, execution.state.memory.tree.personal)
+        params, model_state = on_device(jax.tree.map(own, models))
         one = Trained(
             schedule=schedule,
             records=info,
-            evaluations={name: np.asarray([each[name][index] for each in found]) for name in progress.evaluations[0]},
-            eval_step=np.asarray(progress.eval_step)[shown],
+            evaluations={name: np.stack([*map(operator.itemgetter(name), found)])[:, index] for name in found[0]},
+            eval_step=np.asarray(progress.eval_step[:shown]),
             failure=failure,
             params=params,
             model_state=model_state,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Lane
+from jaxafl.device import buffers
 from jaxafl.device.keys import Key
 from jaxafl.engine.problem import DeviceData, MemberHyperparameters, Program
 from jaxafl.engine.state import State, initial
 
 Array = jax.Array
+Change = Callable[[Array], Array]
 _SAME_WORK = ("key", "shuffle_key", "client", "run", "step", "timing")
 
 
@@ -29,8 +33,8 @@ def over_members(function: Callable[..., Any], count: int, in_axes: Any, out_axe
         return jax.vmap(function, in_axes, out_axes)
 
     def of_one(*arguments: Any) -> Any:
-        squeezed = at_axes(lambda leaf: jax.lax.squeeze(leaf, (0,)), tuple(in_axes), arguments)
-        return at_axes(lambda leaf: jnp.expand_dims(leaf, 0), out_axes, function(*squeezed))
+        squeezed = at_axes(tuple(in_axes), arguments, functools.partial(jax.lax.squeeze, dimensions=(0,)))
+        return at_axes(out_axes, function(*squeezed), functools.partial(jnp.expand_dims, axis=0))
 
     return of_one
 
@@ -67,24 +71,23 @@ def initial_members(
     """
 
     def one(place: Array) -> State:
-        values = at_axes(
-            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, place, keepdims=False), members.axes, members.values
-        )
-        return initial(program, values, device, (keys[0][place], keys[1][place]))
+        values = at_axes(members.axes, members.values, functools.partial(buffers.read, index=place))
+        return initial(program, values, device, buffers.read(keys, place))
 
     states = jax.lax.map(one, jnp.arange(len(keys[0]), dtype=jnp.int32))
-    return jax.tree.map(
-        lambda axis, part: part if axis == 0 else jax.tree.map(lambda leaf: leaf[0], part),
-        state_axes(states, shared),
-        states,
-        is_leaf=lambda axis: axis is None,
-    )
+    return at_axes(state_axes(states, shared), states, shared=operator.itemgetter(0))
 
 
-def at_axes(change: Callable[[Array], Array], axes: Any, tree: Any) -> Any:
-    """Applies `change` to the leaves that `axes`, a tree prefix of `in_axes` form, marks as batched."""
+def at_axes(axes: Any, tree: Any, batched: Change | None = None, shared: Change | None = None) -> Any:
+    """Changes leaves of a tree; `axes`, a prefix of it in the form of `in_axes`, tells which are batched.
+
+    Args:
+        axes, tree: the axes and the tree.
+        batched, shared: what is done with the leaves that are batched, and with the others; `None` keeps them.
+    """
 
     def part(axis: int | None, below: Any) -> Any:
-        return below if axis is None else jax.tree.map(change, below)
+        change = shared if axis is None else batched
+        return below if change is None else jax.tree.map(change, below)
 
     return jax.tree.map(part, axes, tree, is_leaf=lambda axis: axis is None)

@@ -54,14 +54,14 @@ class Steps(NamedTuple):
 
 def columns_read(segments: Segments, steps: Steps, shapes: Any) -> tuple[Segments, Steps]:
     """Returns tables with the columns that a program of these `Shapes` reads; the others are None."""
-    read = {
-        "segments_before": False,
-        "mask": shapes.mask,
-        "update_slot": shapes.slots,
-        "base_slot": shapes.base,
-    }
-    steps = steps._replace(**{name: None for name, reads in read.items() if not reads})
-    return segments._replace(loads=None, saves=None) if shapes.steady else segments, steps
+    if shapes.steady:
+        segments = segments._replace(loads=None, saves=None)
+    return segments, steps._replace(
+        segments_before=None,
+        mask=steps.mask if shapes.mask else None,
+        update_slot=steps.update_slot if shapes.slots else None,
+        base_slot=steps.base_slot if shapes.base else None,
+    )
 
 
 class LoopRows(NamedTuple):
@@ -84,14 +84,10 @@ class Tables(NamedTuple):
     origin: Int32[Indices, ""]  # the row and the server step of the first entries
 
     @property
-    def batched(self) -> bool:
-        """True if members have plans of their own."""
-        return self.rows.step.ndim == 2
-
-    @property
     def axes(self) -> Any:
-        """The member axes, in the form of `in_axes`."""
-        return Tables(0, 0, LoopRows(0, None, 0, 0, None, None), None) if self.batched else None  # type: ignore[arg-type]
+        """The member axes, in the form of `in_axes`, if members have plans of their own; else None."""
+        several = self.rows.step.ndim == 2
+        return Tables(0, 0, LoopRows(0, None, 0, 0, None, None), None) if several else None  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

@@ -44,63 +44,18 @@ _FIRST, _GROWTH, _LARGEST = 2**10, 4, 2**17  # arrivals of the first window, fac
 
 
 class Window(NamedTuple):
-    """Server steps that are planned together, with their schedule and their plan."""
+    """Server steps that are planned together.
+
+    Attributes:
+        schedule, plan: of these steps.
+        made: the schedule from step 0 on, up to their end or further.
+        stop: the server step after the last of them.
+    """
 
     schedule: Schedule
     plan: Plan
-
-    @property
-    def stop(self) -> int:
-        """The server step after the last of them."""
-        return self.schedule.start + self.schedule.server_steps
-
-
-class Windows:
-    """The windows of a schedule, of which the clock computes one after another."""
-
-    def __init__(self, source: Schedule | Live, server_steps: int, whole: bool) -> None:
-        """
-        Args:
-            source: the schedule, or the clock that computes it.
-            server_steps: T.
-            whole: True for one window.
-        """
-        self.source, self.server_steps, self.whole = source, server_steps, whole
-        self.known = source if isinstance(source, Schedule) else None
-        self.width = None if isinstance(source, Schedule) else source.clock.arrivals(source.num_clients)
-        self.stop, self.size = 0, _FIRST
-
-    def after(self, start: int) -> Schedule:
-        """Returns the server steps from `start` up to the next border."""
-        while True:
-            begin, end = self.stop, self._next()
-            if end > start or begin == end:
-                return self.between(start, end)
-
-    def between(self, start: int, stop: int) -> Schedule:
-        """Returns known server steps."""
-        assert self.known is not None, "windows have been computed"
-        return cut(self.known, start, stop)
-
-    def _next(self) -> int:
-        """Moves to the next border, the first multiple of `BLOCK` with enough arrivals, and returns it."""
-        begin, arrivals, pieces = self.stop, 0, [] if self.known is None else [self.known]
-        while self.stop < self.server_steps and (arrivals < self.size or self.whole):
-            count = self.server_steps - self.stop if self.whole else BLOCK
-            if self.width and not self.whole:
-                count = -(-self.size // (self.width * BLOCK)) * BLOCK
-            count = min(count, self.server_steps - self.stop)
-            if isinstance(self.source, Schedule):
-                taken = self.source.taken[self.stop : self.stop + count]
-            else:
-                pieces.append(self.source.advance(count))
-                taken = pieces[-1].taken
-            self.stop += count
-            arrivals += int(np.maximum(taken, 1).sum())
-        if self.stop > begin:
-            self.known = joined(pieces)
-            self.size = min(_GROWTH * self.size, _LARGEST)
-        return self.stop
+    made: Schedule
+    stop: int
 
 
 class Planned(Execution):
@@ -108,7 +63,10 @@ class Planned(Execution):
 
     Attributes:
         window: the current window.
-        made: the schedule up to its end.
+        coming: the next one, which is being planned, if there is one.
+        known: server steps that have been scheduled; `None` for none.
+        border: end of the last window of them.
+        size: arrivals of the next window.
     """
 
     def __init__(
@@ -139,63 +97,83 @@ class Planned(Execution):
             )
         # a schedule that is charged anew must be there as a whole, too
         whole = bool(again) or first.client.charge == "executed"
-        self.windows = Windows(source, server_steps, whole)
-        self.problems, self.planned_lanes = problems, speed.lanes
-        window = self._from(start, origin)
+        self.source, self.server_steps, self.whole = source, server_steps, whole
+        self.known = source if isinstance(source, Schedule) else None
+        self.border, self.size, self.problems, self.planned_lanes = 0, _FIRST, problems, speed.lanes
+        self.rows_before = range(server_steps + 1)  # a row makes one server step
+        window = self._planned(start, origin)
         lanes = self.planned_lanes = window.plan.lanes
         chunk = lanes if first.mesh is not None else chunk_of(lanes, speed.chunk, first, len(problems))
         self.fixed = dict(chunk=chunk, steps_per_call=every, rows_per_check=block_of(every, server_steps, start))
-        super().__init__(problems, self._shapes(window, first), speed.deterministic, shared=True)
-        self._take_up(window)
-        self.thread = ThreadPoolExecutor(1, "window") if window.stop < server_steps else None
-        self._prepare()
+        shapes = self._shapes(window)
+        super().__init__(problems, shapes, speed.deterministic, shared=True)
+        self.compile(on_device(tables_of(window.plan, shapes)), shapes)
+        self.thread = ThreadPoolExecutor(1, "window")
+        self._enter(window)
 
     def reach(self, start: int, stop: int) -> int:
         if self.window.stop <= start < stop:
-            self._take_up(self.coming.result())
-            self._prepare()
+            self._enter(self.coming.result())
+            self.build(self._shapes(self.window))
         return min(stop, self.window.stop)
 
     def schedule(self, index: int) -> Schedule:
-        return self.made
+        return self.window.made
 
     def build(self, shapes: Shapes) -> None:
-        self._take_up(self.window, shapes)
+        shapes = self.shapes.joined(shapes)  # a window may need larger buffers, or columns of another form
+        self.enlarge(shapes)
+        self.compile(on_device(tables_of(self.window.plan, shapes)), shapes)
 
-    def _prepare(self) -> None:
-        """Begins to plan the next window, in the thread."""
-        if self.thread is not None and self.window.stop < self.windows.server_steps:
-            follows = Origin(self.window.stop, self.window.plan.kept)
-            self.coming: Future[Window] = self.thread.submit(self._from, self.window.stop, follows)
+    def _enter(self, window: Window) -> None:
+        """Makes a window the current one, and begins to plan the next in the thread."""
+        self.window = window
+        if window.stop < self.server_steps:
+            follows = Origin(window.stop, window.plan.kept)
+            self.coming: Future[Window] = self.thread.submit(self._planned, window.stop, follows)
 
-    def _from(self, start: int, origin: Origin | None) -> Window:
-        """Returns the window that begins at a server step."""
-        schedule = self.windows.after(start)
+    def _planned(self, start: int, origin: Origin | None) -> Window:
+        """Returns the window that begins at a server step.
+
+        It ends at the next border, the first multiple of `BLOCK` with enough arrivals.
+        """
+        source, pieces = self.source, [] if self.known is None else [self.known]
+        width = None if isinstance(source, Schedule) else source.clock.arrivals(source.num_clients)
+        while self.border < self.server_steps and self.border <= start:
+            arrivals = 0
+            while self.border < self.server_steps and arrivals < self.size:
+                count = -(-self.size // (width * BLOCK)) * BLOCK if width else BLOCK
+                count = min(self.server_steps if self.whole else count, self.server_steps - self.border)
+                if isinstance(source, Schedule):
+                    taken = source.taken[self.border : self.border + count]
+                else:
+                    pieces.append(source.advance(count))
+                    taken = pieces[-1].taken
+                self.border += count
+                arrivals += int(np.maximum(taken, 1).sum())
+            self.size = min(_GROWTH * self.size, _LARGEST)
+        self.known = joined(pieces)
+        schedule = cut(self.known, start, self.border)
         # a run that ends with this window, and did not begin before it, keeps no more than the newest version
-        whole = origin is None and self.windows.stop == self.windows.server_steps
-        origin = None if whole else origin or ORIGIN
-        return Window(schedule, plan_of(schedule, self.problems[0], self.planned_lanes, origin))
+        origin = None if origin is None and self.border == self.server_steps else origin or ORIGIN
+        plan = plan_of(schedule, self.problems[0], self.planned_lanes, origin)
+        return Window(schedule, plan, self.known, self.border)
 
-    def _shapes(self, window: Window, problem: Problem) -> Shapes:
+    def _shapes(self, window: Window) -> Shapes:
         """Returns the shapes of a program for a window, with room for the longer windows that follow."""
         plan, schedule = window.plan, window.schedule
         steps = max(schedule.server_steps, 1)
         most = -(-_LARGEST * steps // max(int(np.maximum(schedule.taken, 1).sum()), 1)) + BLOCK
-        rows = shared_size(
-            min(self.windows.server_steps, max(most, steps)) if window.stop < self.windows.server_steps else steps
+        rows = shared_size(min(self.server_steps, max(most, steps)) if window.stop < self.server_steps else steps)
+        # multiples of 4, so that other seeds, which need a few slots more or less, share the program
+        used = np.array([plan.slots, plan.rows])
+        ring, store = (-(-(used + used // 8) // 4) * 4).tolist()
+        return shapes_of_plan(plan, self.problems[0], **self.fixed)._replace(
+            ring=max(plan.slots, min(ring, schedule.in_flight + 1)),
+            store=plan.rows if plan.in_order else store,
+            rows=rows,
+            segments=power_of_two(-(-len(plan.segments.active) * rows // steps)),
         )
-        segments = power_of_two(-(-len(plan.segments.active) * rows // steps))
-        shapes = shapes_of_plan(plan, problem, **self.fixed)
-        ring = max(plan.slots, min(_rounded(plan.slots), schedule.in_flight + 1))
-        store = plan.rows if plan.in_order else _rounded(plan.rows)
-        return shapes._replace(ring=ring, store=store, rows=rows, segments=segments)
-
-    def _take_up(self, window: Window, shapes: Shapes | None = None) -> None:
-        """Continues with a window, which may need larger buffers, or columns of another form."""
-        shapes = self.shapes.joined(shapes or self._shapes(window, self.problems[0]))
-        self.enlarge(shapes)
-        self.window, self.made = window, self.windows.between(0, window.stop)
-        self.compile(on_device(tables_of(window.plan, shapes)), shapes)
 
 
 def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, **calls: Any) -> Shapes:
@@ -203,6 +181,10 @@ def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, **calls: Any) -> Sh
     width = plan.steps.mask.shape[1]
     by_client = Delivery.BY_CLIENT in problem.clock.delivers  # place i is client i
     arrivals = problem.clock.arrivals(problem.data.num_clients) or (width if by_client else power_of_two(width))
+    trips: dict[str, Any] = {}
+    if not on_cpu():  # see `Shapes`
+        trips["local_steps"] = constant(plan.segments.active.max(axis=1, initial=0)) if plan.uniform else None
+        trips["segments_per_row"] = constant(plan.rows_of_loop.segments)
     return Shapes(
         lanes=plan.lanes,
         chunk=chunk,
@@ -216,8 +198,7 @@ def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, **calls: Any) -> Sh
         base=problem.reads_base,
         per_lane=not plan.uniform or chunk == 1 or chunk < plan.lanes,
         steady=bool(plan.segments.loads.all() and plan.segments.saves.all()),
-        local_steps=constant(plan.segments.active.max(axis=1, initial=0)) if plan.uniform else None,
-        segments_per_row=constant(plan.rows_of_loop.segments),
+        **trips,
         **calls,
     )
 
@@ -225,25 +206,23 @@ def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, **calls: Any) -> Sh
 def tables_of(plan: Plan, shapes: Shapes) -> Tables:
     """Returns a plan as a program of these shapes reads it, on the host."""
 
-    def longer(leaf: np.ndarray, rows: int = shapes.rows) -> np.ndarray:
-        return np.pad(leaf, [(0, rows - len(leaf))] + [(0, 0)] * (leaf.ndim - 1))
-
-    def wider(leaf: np.ndarray) -> np.ndarray:
-        return np.pad(leaf, [(0, 0), (0, shapes.arrivals - leaf.shape[1])]) if leaf.ndim == 2 else leaf
+    def padded(rows: int, width: int, leaf: np.ndarray) -> np.ndarray:
+        table = np.zeros((rows, width)[: leaf.ndim], leaf.dtype)
+        table[tuple(map(slice, leaf.shape))] = leaf
+        return table
 
     segments, steps = columns_read(plan.segments, plan.steps, shapes)
     if not shapes.per_lane:
         segments = segments._replace(active=segments.active.max(axis=1, initial=0))
-    segments = jax.tree.map(lambda leaf: longer(leaf, shapes.segments), segments)
-    steps = jax.tree.map(lambda leaf: longer(wider(leaf)), steps)
-    return Tables(segments, steps, jax.tree.map(longer, plan.rows_of_loop), np.int32(plan.origin.step))
+    of_step = functools.partial(padded, shapes.rows, shapes.arrivals)
+    segments = jax.tree.map(functools.partial(padded, shapes.segments, shapes.lanes), segments)
+    steps, rows = jax.tree.map(of_step, (steps, plan.rows_of_loop))
+    return Tables(segments, steps, rows, np.int32(plan.origin.step))
 
 
 def constant(counts: Any) -> int | None:
-    """Returns the trip count of a loop if it is always the same and not 0, to be static; `None` on a CPU, see
-    `Shapes`."""
-    known = not on_cpu() and counts.size and counts.min() == counts.max()
-    return (int(counts.max()) or None) if known else None
+    """Returns the trip count of a loop, to be static, if it is always the same and not 0."""
+    return int(counts.max()) or None if counts.size and counts.min() == counts.max() else None
 
 
 def block_of(*ends: int) -> int:
@@ -318,13 +297,10 @@ def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> i
         if lanes % chunk:
             raise UserError(f"run: chunk must be a divisor of lanes={lanes}, got {chunk}")
         return int(chunk)
-    most = 1 if jax.default_backend() == "cpu" else lanes_in_memory(problem, members)
+    if jax.default_backend() == "cpu":
+        return 1
+    most = lanes_in_memory(problem, members)
     return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
-
-
-def _rounded(count: int) -> int:
-    """Rounds up to a multiple of 4, so that other seeds, which need a few slots more or less, share the program."""
-    return -(-(count + count // 8) // 4) * 4
 
 
 def power_of_two(count: int) -> int:

@@ -81,27 +81,20 @@ def make_plan(
     """
     held, origin = ((), ORIGIN) if origin is None else (schedule.held, origin)
     schedule = cut(schedule, origin.step, schedule.start + schedule.server_steps)
-    runs = _consumed_runs(schedule)
+    mask, of = schedule.mask, schedule.per_arrival
+    # a run that a step before the schedule consumed is trained again
+    run_id, first, inverse = np.unique(of["run_id"], return_index=True, return_inverse=True)
+    step_of, last_step = schedule.start + np.nonzero(mask)[0], np.zeros(len(run_id), np.int64)
+    np.maximum.at(last_step, inverse, step_of)
+    arrival = np.full(mask.shape, -1)
+    arrival[mask] = inverse
+    names = ("client", "run", "version", "reference", "local_steps", "started")
+    columns = {name: of[name][first] for name in names} | {"duration": (of["arrived"] - of["started"])[first]}
+    runs = Runs(**columns, first_step=step_of[first], last_step=last_step, arrival=arrival)
     if in_turn:
         runs = _with_untaken(runs, schedule)
     training = _train(schedule.server_steps, runs, lanes, origin.step, in_turn)
     return _place(schedule, runs, training, keep_base, origin, held)
-
-
-def _consumed_runs(schedule: Schedule) -> Runs:
-    """Returns the runs that the server steps consume. A run that a step before the schedule consumed is trained
-    again."""
-    mask = schedule.mask
-    run_id, first, inverse = np.unique(schedule.run_id[mask], return_index=True, return_inverse=True)
-    step_of = schedule.start + np.nonzero(mask)[0]
-    last = np.zeros(len(run_id), np.int64)
-    np.maximum.at(last, inverse, step_of)
-    arrival = np.full(mask.shape, -1)
-    arrival[mask] = inverse
-    names = ("client", "run", "version", "reference", "local_steps", "started")
-    columns = {name: getattr(schedule, name)[mask][first] for name in names}
-    duration = (schedule.arrived - schedule.started)[mask][first]
-    return Runs(**columns, duration=duration, first_step=step_of[first], last_step=last, arrival=arrival)
 
 
 def _with_untaken(runs: Runs, schedule: Schedule) -> Runs:
@@ -158,8 +151,17 @@ def _train(server_steps: int, runs: Runs, lanes: int, start: int, in_turn: Turns
         [] if after is None else np.append(rank, -1)[after[order]].tolist(),
     )
     before = np.searchsorted(np.asarray(steps), np.arange(server_steps + 1), side="right").astype(np.int32)
-    loaded, saved = (_moves(events, np.asarray(lane_of, np.int64), order) for events in (loads, saves))
-    return Training(_active(loaded, runs, np.asarray(instants), lanes), loaded, saved, before)
+    segments, ranks = np.divmod(np.array([loads, saves], np.int64), max(len(order), 1))
+    lane = np.array(lane_of, np.int64)[ranks]
+    in_order = np.argsort(segments * lanes + lane, axis=1, kind="stable")  # by segment and lane
+    moved = order[np.take_along_axis(ranks, in_order, axis=1)]
+    loaded, saved = map(Moves, moved, np.take_along_axis(lane, in_order, axis=1), segments)
+    # a lane works up to the end of its run or of the segment
+    at = np.asarray(instants)
+    ends = np.zeros((len(at) - 1, lanes), np.int64)
+    ends[loaded.segments, loaded.lanes] = at[loaded.segments] + runs.local_steps[loaded.runs]
+    left = np.maximum.accumulate(ends, axis=0) - at[:-1, None]
+    return Training(np.clip(left, 0, np.diff(at)[:, None]).astype(np.int32), loaded, saved, before)
 
 
 def _advance(
@@ -226,80 +228,65 @@ def _advance(
     return instants, loads, saves, steps, lane_of
 
 
-def _moves(events: list[int], lane_of: np.ndarray, order: np.ndarray) -> Moves:
-    """Returns loads or saves, ordered by segment and lane; `events`, `lane_of`: of `_advance`."""
-    segments, ranks = np.divmod(np.asarray(events, np.int64), max(len(order), 1))
-    lanes = lane_of[ranks]
-    in_order = np.argsort(segments * (lanes.max(initial=0) + 1) + lanes, kind="stable")
-    return Moves(order[ranks[in_order]], lanes[in_order], segments)
-
-
-def _active(loads: Moves, runs: Runs, instants: np.ndarray, lanes: int) -> np.ndarray:
-    """Returns the local steps [S, L] of each segment and lane: up to the end of the lane's run or of the segment."""
-    ends = np.zeros((len(instants) - 1, lanes), np.int64)
-    ends[loads.segments, loads.lanes] = instants[loads.segments] + runs.local_steps[loads.runs]
-    left = np.maximum.accumulate(ends, axis=0) - instants[:-1, None]
-    return np.clip(left, 0, np.diff(instants)[:, None]).astype(np.int32)
-
-
 def _place(
-    schedule: Schedule,
-    runs: Runs,
-    training: Training,
-    keep_base: bool,
-    origin: Origin,
-    held: tuple[int, ...],
+    schedule: Schedule, runs: Runs, training: Training, keep_base: bool, origin: Origin, held: tuple[int, ...]
 ) -> Plan:
     """Assigns ring slots to versions and store rows to updates, by their lifetimes."""
     active, loads, saves, before = training
     start, end, mask = origin.step, origin.step + schedule.server_steps, schedule.mask
-    arrived, at_arrivals = runs.arrival[mask], functools.partial(_table, mask.shape, mask)
+    arrived = runs.arrival[mask]
     # the server step after each segment
     during = start + np.searchsorted(before[:-1], np.arange(len(active)), side="right")
-    loaded, saved = during[loads.segments], during[saves.segments]
-    uses = [(runs.version[loads.runs], loaded), (runs.reference[saves.runs], saved)]
+    saved = during[saves.segments]
+    uses = [(runs.version[loads.runs], during[loads.segments]), (runs.reference[saves.runs], saved)]
     if keep_base:
         uses.append((runs.reference[arrived], start + np.nonzero(mask)[0]))
     versions, slots, used = _ring_slots(uses, origin, end, held)
-
-    def slot_of(read: np.ndarray) -> np.ndarray:
-        return slots[np.searchsorted(versions, read)]
-
-    def entries(what: str, moves: Moves, **columns: np.ndarray) -> dict[str, np.ndarray]:
-        at = functools.partial(_table, active.shape, (moves.segments, moves.lanes))
-        return {f"{what}s": at(np.ones(len(moves.runs))) > 0} | {f"{what}_{name}": at(v) for name, v in columns.items()}
-
+    slot, reference_slot = slots[np.searchsorted(versions, (runs.version, runs.reference))]
     row_of, rows, in_order = _rows(runs, saves, saved)
-    begun = {name: getattr(runs, name)[loads.runs] for name in ("client", "run", "duration", "version", "started")}
-    begun["server_step"] = runs.first_step[loads.runs]
-    begun["staleness"] = begun["server_step"] - runs.reference[loads.runs]
-    begins = entries("load", loads, slot=slot_of(runs.version[loads.runs]), **begun)
-    ends = entries("save", saves, slot=slot_of(runs.reference[saves.runs]), row=row_of[saves.runs])
-    names = ("mask", "client", "staleness", "local_steps", "multiplicity", "kind")
-    steps = Steps(
-        segments_before=before,
-        time=schedule.time.astype(np.float32),
-        update_slot=at_arrivals(row_of[arrived]),
-        base_slot=at_arrivals(slot_of(runs.reference[arrived]) * keep_base),
-        write_slot=slots[versions > start].astype(np.int32),
-        columns=_own_columns(schedule),
-        **{name: getattr(schedule, name) for name in names},
+    load = functools.partial(_table, active.shape, (loads.segments, loads.lanes), loads.runs)
+    save = functools.partial(_table, active.shape, (saves.segments, saves.lanes), saves.runs)
+    segments = Segments(
+        active=active,
+        loads=load(np.ones(len(slot))) > 0,
+        load_slot=load(slot),
+        load_client=load(runs.client),
+        load_run=load(runs.run),
+        load_staleness=load(runs.first_step - runs.reference),
+        load_duration=load(runs.duration),
+        load_version=load(runs.version),
+        load_server_step=load(runs.first_step),
+        load_started=load(runs.started),
+        saves=save(np.ones(len(slot))) > 0,
+        save_slot=save(reference_slot),
+        save_row=save(row_of),
     )
-    needed = int(runs.local_steps.sum())
-    kept = np.isin(versions, (*held, end))
-    after = dict(zip(versions[kept].tolist(), slots[kept].tolist(), strict=True))
-    segments = Segments(active=active, **begins, **ends)
-    return Plan(segments, steps, active.shape[1], used, rows, in_order, needed, _uniform(training), origin, after)
-
-
-def _own_columns(schedule: Schedule) -> dict[str, np.ndarray] | None:
-    """Returns the clock's own columns that are numbers, [T] or [T, A], int32 or float32; `None` if there are none."""
-    found = {}
+    own = {}  # the clock's columns that are numbers
     for name, values in schedule.columns.items():
         if values.dtype.kind in "biuf":
             table = schedule.table(name) if name in schedule.per_arrival else values
-            found[name] = table.astype(np.float32 if values.dtype.kind == "f" else np.int32)
-    return found or None
+            own[name] = table.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+    steps = Steps(
+        segments_before=before,
+        time=schedule.time.astype(np.float32),
+        mask=mask,
+        update_slot=_table(mask.shape, mask, arrived, row_of),
+        client=schedule.client,
+        staleness=schedule.staleness,
+        local_steps=schedule.local_steps,
+        multiplicity=schedule.multiplicity,
+        kind=schedule.kind,
+        base_slot=_table(mask.shape, mask, arrived, reference_slot) * keep_base,
+        write_slot=slots[versions > start].astype(np.int32),
+        columns=own or None,
+    )
+    # lanes without work, and without a run that ends, have no local steps to compare
+    most = active.max(axis=1, initial=0, keepdims=True)
+    uniform = bool(((active == most) | (active == 0) & ~segments.saves).all())
+    kept = np.isin(versions, (*held, end))
+    after = dict(zip(versions[kept].tolist(), slots[kept].tolist(), strict=True))
+    needed = int(runs.local_steps.sum())
+    return Plan(segments, steps, active.shape[1], used, rows, in_order, needed, uniform, origin, after)
 
 
 def _ring_slots(
@@ -330,7 +317,7 @@ def _ring_slots(
     keep = np.isin(versions, held)
     last[keep] = end + 1
     placed |= keep
-    occupied = [origin.slots[version] for version in versions[placed].tolist() if version <= origin.step]
+    occupied = list(map(origin.slots.__getitem__, older[placed[: len(older)]].tolist()))
     slots = np.zeros(len(versions), np.int64)
     slots[placed], used = _places(versions[placed] - 1, last[placed], occupied)
     return versions, slots, used
@@ -359,15 +346,6 @@ def _rows(runs: Runs, saves: Moves, saved: np.ndarray) -> tuple[np.ndarray, int,
     return row_of, rows or width, False  # without any training, one row per arrival
 
 
-def _uniform(training: Training) -> bool:
-    """Returns True if all runs of a segment, those without local steps too, make equally many local steps in it."""
-    active, saves = training.active, training.saves
-    counted = active > 0
-    counted[saves.segments, saves.lanes] = True
-    most = np.max(active, axis=1, initial=0, keepdims=True)
-    return bool((np.where(counted, active, most) == most).all())
-
-
 def _places(first: np.ndarray, last: np.ndarray, occupied: Sequence[int] = ()) -> tuple[list[int], int]:
     """Assigns a numbered place to each item; the place returned last is taken first. Returns the places and their
     number.
@@ -377,9 +355,9 @@ def _places(first: np.ndarray, last: np.ndarray, occupied: Sequence[int] = ()) -
         last: int [m]: the instant when it returns the place, before other items take places at this instant.
         occupied: places of the first items.
     """
-    places, begin, taken = list(occupied), len(occupied), {*occupied}
+    places, begin = list(occupied), len(occupied)
     total = max(occupied, default=-1) + 1 + len(first)
-    free = [place for place in range(total - 1, -1, -1) if place not in taken]  # a stack: unused places lie at its end
+    free = sorted({*range(total)}.difference(occupied), reverse=True)  # a stack: unused places lie at its end
     leaving = np.argsort(last, kind="stable")
     before = np.maximum(np.searchsorted(first, last[leaving]), begin) - begin  # departures precede entries
     give, get, take = free.append, free.pop, places.append
@@ -391,8 +369,8 @@ def _places(first: np.ndarray, last: np.ndarray, occupied: Sequence[int] = ()) -
     return places, max(places, default=-1) + 1
 
 
-def _table(shape: tuple[int, ...], index: Any, values: np.ndarray) -> np.ndarray:
-    """Returns an array of zeros, int32 or float32, with `values` at `index`."""
+def _table(shape: tuple[int, ...], index: Any, runs: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns an array of zeros, int32 or float32, with the values of runs at `index`; `values` are of all runs."""
     table: np.ndarray = np.zeros(shape, np.float32 if values.dtype.kind == "f" else np.int32)
-    table[index] = values
+    table[index] = values[runs]
     return table

@@ -43,15 +43,17 @@ class MemberHyperparameters:
 
     Attributes:
         values: hyperparameters; a leaf that differs between members has a leading member axis.
-        batched: True for each leaf with a member axis.
+        batched: True for each leaf with a member axis; empty if there is none.
     """
 
     values: Hyperparameters
-    batched: tuple[bool, ...] = dataclasses.field(metadata={"static": True})
+    batched: tuple[bool, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     @classmethod
     def stacked(cls, members: Sequence[Hyperparameters]) -> MemberHyperparameters:
         """Stacks the leaves that differ between members."""
+        if len(members) == 1:
+            return cls(members[0])
         columns = list(zip(*(map(np.asarray, jax.tree.leaves(one)) for one in members), strict=True))
         batched = tuple(any(not np.array_equal(leaf, column[0]) for leaf in column) for column in columns)
         leaves = [np.stack(column) if many else column[0] for column, many in zip(columns, batched, strict=True)]
@@ -59,8 +61,10 @@ class MemberHyperparameters:
         return cls(as_arrays(values, jnp.result_type(float)), batched)  # together they may need other integers
 
     @property
-    def axes(self) -> Hyperparameters:
+    def axes(self) -> Hyperparameters | None:
         """The `in_axes` of the values: 0, or None for leaves without a member axis."""
+        if not self.batched:
+            return None
         return jax.tree.unflatten(jax.tree.structure(self.values), [0 if many else None for many in self.batched])
 
 
@@ -169,8 +173,7 @@ _LARGER = ("ring", "store", "arrivals", "rows", "segments", "mask", "slots", "ba
 _TRIP_COUNTS = ("local_steps", "segments_per_row", "steps_per_row")
 
 
-@dataclasses.dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """Static arguments of a compiled program; everything else is read off its arguments.
 
     Attributes:
@@ -185,7 +188,7 @@ class Program:
     data: DataForm
     recording: Recording
     mesh: Mesh | None = None
-    shapes: Shapes = Shapes()  # noqa: RUF009 (immutable)
+    shapes: Shapes = Shapes()
 
     @property
     def model(self) -> Model:
@@ -193,10 +196,6 @@ class Program:
         model = self.reference()
         assert model is not None, "a program is traced while a problem holds its model"
         return model
-
-    def of(self, shapes: Shapes) -> Program:
-        """Returns the program with other shapes."""
-        return dataclasses.replace(self, shapes=shapes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

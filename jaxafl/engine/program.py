@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -54,10 +55,6 @@ def advance(
         server_step = TracedStep(program, hyperparameters.client, hyperparameters.server, device)
         take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
 
-        def take_step(number: Array, state: State, records: Records) -> tuple[State, Records]:
-            state, record = take(number - origin, number, state)
-            return state, buffers.write(records, number - first_step, record)
-
         def take_masked(number: Array, taken: Array, state: State, records: Records) -> tuple[State, Records]:
             last, scratch = len(steps.time) - 1, len(jax.tree.leaves(state.ring)[0]) - 1
             row = buffers.read(steps, jnp.minimum(number - origin, last))
@@ -69,7 +66,8 @@ def advance(
             where = jnp.where(taken, number - first_step, shapes.steps_per_call)
             return new, jax.tree.map(lambda leaf, value: leaf.at[where].set(value, mode="drop"), records, record)
 
-        def row(index: Array, state: State, records: Records) -> tuple[State, Records]:
+        def row(_: Any, carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
+            index, state, records = carry
             one = buffers.read(rows, index - origin)
 
             def train_one(entry: Array | int, state: State) -> State:
@@ -77,26 +75,27 @@ def advance(
                 return train_segment(program, hyperparameters, device, segment, state, one.local_steps)
 
             def step_one(entry: Array | int, carry: tuple[State, Records]) -> tuple[State, Records]:
-                if one.steps is None:
-                    return take_step(one.step + entry, *carry)
-                return take_masked(one.step + entry, entry < one.steps, *carry)
+                number = one.step + entry
+                if one.steps is not None:
+                    return take_masked(number, entry < one.steps, *carry)
+                state, record = take(number - origin, number, carry[0])
+                return state, buffers.write(carry[1], number - first_step, record)
 
             state = _repeat(shapes.segments_per_row or one.segments, train_one, state)
-            return _repeat(shapes.steps_per_row or one.most_steps, step_one, (state, records))
+            return index + 1, *_repeat(shapes.steps_per_row or one.most_steps, step_one, (state, records))
 
         def proceed(carry: tuple[Array, State, Records]) -> Array:
             # of several members, which would batch the predicate, failed ones go on
             return (carry[0] < stop) & (carry[1].failure.step < 0) if count == 1 else carry[0] < stop
 
-        def block(carry: tuple[Array, State, Records]) -> tuple[Array, State, Records]:
-            return _repeat(shapes.rows_per_check, lambda _, carry: (carry[0] + 1, *row(*carry)), carry)
-
         none = jnp.int32(0)
         records = buffers.allocate(jax.eval_shape(take, none, none, state)[1], shapes.steps_per_call)
+        block = functools.partial(_repeat, shapes.rows_per_check, row)
         return jax.lax.while_loop(proceed, block, (start, state, records))[1:]
 
-    state_in = state_axes(state, shared=not tables.batched)
-    every = over_members(member, count, (members.axes, tables.axes, state_in), (state_in, 0))
+    own_plans = tables.axes
+    state_in = state_axes(state, shared=own_plans is None)
+    every = over_members(member, count, (members.axes, own_plans, state_in), (state_in, 0))
     state, records = every(members.values, tables, state)
     return state if program.mesh is None else constrained(program.mesh, state), records
 

@@ -90,7 +90,7 @@ class Replying(Execution):
 
     def build(self, shapes: Shapes) -> None:
         self.enlarge(shapes)
-        self.program, count = self.program.of(shapes), len(self.problems)
+        self.program, count = self.program._replace(shapes=shapes), len(self.problems)
         one, each = np.zeros(_WINDOW, np.int32), np.zeros((count, _WINDOW), np.int32)
         several = LoopRows(each, one, each, each, None, one)  # those that have ended take no step
         rows = several if count > 1 else LoopRows(each, one, each)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -208,19 +209,18 @@ def _problem_of(simulation: Any) -> Problem:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _step(program: Any, n: int, device: Any, state: RunState) -> tuple[RunState, dict[str, Array]]:
-    program = program.of(state.shapes._replace(steps_per_call=n))
+    program = program._replace(shapes=state.shapes._replace(steps_per_call=n))
     known = state.schedule["time"].shape[0]
-    values = state.hyperparameters
-    members = MemberHyperparameters(values, (False,) * len(jax.tree.leaves(values)))
+    members = MemberHyperparameters(state.hyperparameters)
     first, stop = state.step, jnp.minimum(state.step + n, known)
     axes = state_axes(state.run, shared=True)
-    run = at_axes(lambda leaf: leaf[None], axes, state.run)
+    run = at_axes(axes, state.run, functools.partial(jnp.expand_dims, axis=0))
     run, records = advance(program, members, device, state.tables, run, first, stop, first)
     numbers = first + jnp.arange(n, dtype=jnp.int32)
     shown = {name: column[jnp.minimum(numbers, known - 1)] for name, column in state.schedule.items()}
     shown["arrived"] &= (numbers < known)[:, None]
     info = {name: values[0] for name, values in records.info.items()}
-    return dataclasses.replace(state, step=state.step + n, run=at_axes(lambda leaf: leaf[0], axes, run)), shown | info
+    return dataclasses.replace(state, step=state.step + n, run=at_axes(axes, run, operator.itemgetter(0))), shown | info
 
 
 @functools.partial(jax.jit, static_argnums=0)
