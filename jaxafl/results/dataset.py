@@ -238,8 +238,7 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
         if values.shape[1:] == mask.shape[1:] and not of_version:
             dims = ("step", "arrival")
             values = masked(values, mask)
-        if values.ndim > len(dims):
-            dims += tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
+        dims += tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
         variables[name] = dims, values
     for name, values in trained.evaluations.items():
         if metric_of(name, trained.metrics) is None or not np.isnan(values).all():  # else its function always failed

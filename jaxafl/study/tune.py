@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import warnings
@@ -170,7 +171,8 @@ def tune(
     paths, rows, members = _configurations(simulation, grid)
     _check_split(members, [metric, *map(_on_split, until or ())], watchers)
     lower = _lower(members, metric, options.get("metrics"))
-    count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
+    fewest = next(rung for rung in itertools.count(1) if factor**rung >= len(rows))
+    count = fewest if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
     limits = [divided(until, share, _on_split) for share in shares]
     lengths = [max(1, (server_steps or 0) // share) for share in shares]
@@ -189,7 +191,7 @@ def tune(
             simulation,
             {paths: [rows[place] for place in left], "seed": chosen},
             server_steps and steps,
-            until=limits[rung],
+            until=limits[rung] or None,
             eval_every=every,
             callbacks=Labelled(watchers, rung=rung),
             folder=path and path / f"rung-{rung}",
@@ -267,14 +269,6 @@ def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: 
     for row, column in np.ndindex(values.shape):
         values[row, column] = value(found.isel({_CONFIGURATION: row, "seed": column}), metric, at)
     return np.where(np.isnan(values), bad, values), found.final_local_steps.sum("seed").values
-
-
-def _rungs(configurations: int, factor: int) -> int:
-    """Returns the number of rungs that leaves at most `factor` configurations for the last one."""
-    rungs = 1
-    while configurations > factor:
-        configurations, rungs = -(-configurations // factor), rungs + 1
-    return rungs
 
 
 def _check_split(members: Sequence[Member], judging: list[str], watchers: Sequence[Any]) -> None:
