@@ -10,7 +10,6 @@ from jaxafl.options import named
 from jaxafl.plot.canvas import (
     ImagePath,
     Limits,
-    averaged,
     axis_name,
     curves_of,
     draw_line,
@@ -20,7 +19,7 @@ from jaxafl.plot.canvas import (
     panels_of,
     tidy,
 )
-from jaxafl.results.curves import AXES, Axis, percent, scale_of
+from jaxafl.results.curves import AXES, Axis, over_seeds, percent, scale_of
 from jaxafl.results.members import Results, finished_members, heading
 
 _BYTES = Axis("eval_bytes", "bytes sent, up and down")
@@ -94,7 +93,7 @@ def _curves(
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
     failed = 0
     for line, style in zip(lines, line_styles(len(lines)), strict=True):
-        at, mean, deviation = averaged(curves_of(line, against.variable, metric), _GRID, scale_of(metric))
+        at, mean, deviation = over_seeds(curves_of(line, against.variable, metric), _GRID, scale_of(metric))
         style["marker"] = "" if len(at) > 1 else "o"
         failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=line.name or "all", **style)
     units = lines[0].runs[0][metric].attrs.get("units", "1")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
 from typing import Any, TypeAlias, cast
 
 import matplotlib
@@ -17,7 +16,7 @@ from jaxafl.data.picture import Picture
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
-from jaxafl.results.curves import Curve, curve, failed_steps, has_failed, over_seeds
+from jaxafl.results.curves import Curve, curve, failed_steps, has_failed
 from jaxafl.results.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
@@ -53,17 +52,6 @@ def line_styles(count: int) -> list[dict[str, Any]]:
         return [{"color": colour} for colour in COLOURS[:count]]
     scale = matplotlib.colormaps["viridis"]
     return [{"color": scale(0.9 * index / (count - 1)), "linestyle": DASHES[index % 4]} for index in range(count)]
-
-
-def averaged(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns points of an axis, and mean and deviation over seeds there; of a single curve its own points and zeros.
-
-    Args:
-        curves, points, scale: arguments of `over_seeds`.
-    """
-    if len(curves) == 1:
-        return curves[0].at, scale * curves[0].values, np.zeros_like(curves[0].values)
-    return over_seeds(curves, points, scale)
 
 
 def curves_of(line: Member, variable: str, metric: str) -> list[Curve]:

@@ -309,9 +309,7 @@ def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[
     if "seed" in paths:
         raise UserError("tune: seeds are no option to choose; give seeds=...")
     members = members_of(simulation, axes, dimensions(axes), 0)
-    places = [zip(axes, member.position, strict=True) for member in members]
-    rows = [tuple(one for axis, place in pairs for one in axis.rows[place]) for pairs in places]
-    return NamedPaths(paths, _CONFIGURATION), rows, members
+    return NamedPaths(paths, _CONFIGURATION), [tuple(member.values.values()) for member in members], members
 
 
 def _dataset(
