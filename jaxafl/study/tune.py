@@ -168,10 +168,11 @@ def tune(
     check_at(at)
     metric = _on_split(metric)
     watchers = check_callbacks(callbacks)
-    paths, rows, members = _configurations(simulation, grid)
+    members = _configurations(simulation, grid)
+    paths = NamedPaths(members[0].values, _CONFIGURATION)
     _check_split(members, [metric, *map(_on_split, until or ())], watchers)
     lower = _lower(members, metric, options.get("metrics"))
-    fewest = next(rung for rung in itertools.count(1) if factor**rung >= len(rows))
+    fewest = next(rung for rung in itertools.count(1) if factor**rung >= len(members))
     count = fewest if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
     limits = [divided(until, share, _on_split) for share in shares]
@@ -183,13 +184,13 @@ def tune(
         )
     every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
     path = None if folder is None else check_folder(folder)
-    values = np.full((count, len(rows), len(chosen)), np.nan)
-    spent = np.zeros((count, len(rows)))
-    results, ties, left = [], [], list(range(len(rows)))
+    values = np.full((count, len(members), len(chosen)), np.nan)
+    spent = np.zeros((count, len(members)))
+    results, ties, left = [], [], list(range(len(members)))
     for rung, steps in enumerate(lengths):
         found = sweep(
             simulation,
-            {paths: [rows[place] for place in left], "seed": chosen},
+            {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen},
             server_steps and steps,
             until=limits[rung] or None,
             eval_every=every,
@@ -213,11 +214,10 @@ def tune(
     words = dataset[_CONFIGURATION].values
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
-    chosen_values = dict(zip(paths, rows[best], strict=True))
-    edges = _edges(simulation, grid, chosen_values)
+    edges = _edges(simulation, grid, members[best].values)
     told = f"{'; '.join(ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
     tied = told if ties else ""
-    tuned = Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
+    tuned = Tuned(members[best].values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
     lost = f"without a finite {metric}: {'; '.join(failed)}" if failed else ""
     for said in filter(None, (lost, f"{'; '.join(edges)}: widen the grid" if edges else "", tied)):
         warnings.warn(f"tune: {said}", stacklevel=3)
@@ -298,18 +298,16 @@ def _check_split(members: Sequence[Member], judging: list[str], watchers: Sequen
             )
 
 
-def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[Any, ...]], list[Member]]:
-    """Returns the paths that vary, their values in every configuration, and the checked configurations."""
+def _configurations(simulation: Any, grid: Any) -> list[Member]:
+    """Returns the checked configurations."""
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
         )
     _, axes = axes_of(simulation, grid)
-    paths = [path for axis in axes for path in axis.paths]
-    if "seed" in paths:
+    if any("seed" in axis.paths for axis in axes):
         raise UserError("tune: seeds are no option to choose; give seeds=...")
-    members = members_of(simulation, axes, dimensions(axes), 0)
-    return NamedPaths(paths, _CONFIGURATION), [tuple(member.values.values()) for member in members], members
+    return members_of(simulation, axes, dimensions(axes), 0)
 
 
 def _dataset(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Hook, Interrupts, run_with_hooks
 from jaxafl.callbacks.identity import identity
@@ -230,6 +230,11 @@ class Work:
 
     # ---- running a batch
 
+    def described(self, members: Sequence[Member], server_steps: int) -> Iterator[Run]:
+        """Yields the runs of members for callbacks; none without callbacks."""
+        for one in members if self.callbacks else ():
+            yield one.simulation.as_run(one.seed, server_steps, self.recording, one.labels)
+
     def run(
         self,
         places: Sequence[int],
@@ -248,8 +253,7 @@ class Work:
         """
         batch = [self.members[place] for place in places]
         limited = self.limited(places[0])  # members of a batch have the same length
-        watched = batch if self.callbacks else []
-        runs = [one.simulation.as_run(one.seed, limited.server_steps, self.recording, one.labels) for one in watched]
+        runs = list(self.described(batch, limited.server_steps))
         hook = Hook(reporter, self.callbacks, runs, checkpoint, interrupts, reports)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
