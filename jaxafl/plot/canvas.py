@@ -16,7 +16,7 @@ from jaxafl.data.picture import Picture
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
-from jaxafl.results.curves import Curve, curve, failed_steps, has_failed
+from jaxafl.results.curves import Curve, curve, failed_steps, has_failed, percent
 from jaxafl.results.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
@@ -108,10 +108,12 @@ def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:
     legend.set_alignment("left")
 
 
-def axis_name(metric: str) -> str:
-    """Returns the name of a metric on an axis, such as `test accuracy`; metrics of other samples say so."""
+def label_of(metric: str, units: str = "1") -> str:
+    """Returns the label of a metric, such as `test accuracy (%)` or `test rmse (m)`; those of other samples say so."""
     words = metric.replace("_", " ")
-    return words if words.startswith(("validation ", "clients ")) else f"test {words}"
+    name = words if words.startswith(("validation ", "clients ")) else f"test {words}"
+    units = "%" if percent(metric) else units
+    return name if units == "1" else f"{name} ({units})"
 
 
 def tidy(ax: Axes, xlim: Limits = None, ylim: Limits = None) -> None:

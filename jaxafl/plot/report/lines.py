@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.options import UserError
-from jaxafl.plot.canvas import axis_name
+from jaxafl.plot.canvas import label_of
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.curves import falls, has_failed, percent, scale_of, stated, value
 from jaxafl.results.failures import place_of
@@ -76,11 +76,6 @@ def metrics_of(lines: Lines) -> dict[str, str]:
     found = dict.fromkeys(metric for line in lines for metric in _evaluated(line.runs[0]))
     order = sorted(found, key=lambda name: ("accuracy", "loss", name).index(name))
     return {name: label_of(name) for name in order}
-
-
-def label_of(metric: str) -> str:
-    """Returns the label of a metric, such as `test accuracy (%)`."""
-    return axis_name(metric) + (" (%)" if percent(metric) else "")
 
 
 def amount(metric: str, shown: float) -> str:
