@@ -236,11 +236,11 @@ def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[
     """Returns a description of each option with the best value at an edge of its grid of numbers."""
     found = []
     for axis in axes_of(simulation, grid)[1]:
-        values = {value for (value, *more) in axis.rows if not more and isinstance(value, int | float | np.number)}
-        values -= {True, False} if any(isinstance(value, bool) for value in values) else set()
-        if len(values) > 1 and best[axis.paths[0]] in (min(values), max(values)):
-            place = "smallest" if best[axis.paths[0]] == min(values) else "largest"
-            found.append(f"the best {axis.paths[0]}, {best[axis.paths[0]]:g}, is the {place} of its grid")
+        path, column = axis.paths[0], axis.column(axis.paths[0]) if len(axis.paths) == 1 else []
+        values = {one for one in column if isinstance(one, int | float | np.number) and not isinstance(one, bool)}
+        if len(values) > 1 and best[path] in (min(values), max(values)):
+            place = "smallest" if best[path] == min(values) else "largest"
+            found.append(f"the best {path}, {best[path]:g}, is the {place} of its grid")
     return tuple(found)
 
 

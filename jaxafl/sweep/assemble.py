@@ -33,7 +33,7 @@ class Dimension(NamedTuple):
     Attributes:
         name: name of the axis.
         labels: labels along the axis.
-        coords: path -> labels, if the axis varies several paths or has its own name; else empty.
+        coords: path -> labels; of an axis with one path that is its name, this name -> `labels`.
     """
 
     name: str
@@ -45,12 +45,8 @@ def dimensions(axes: Sequence[Axis]) -> list[Dimension]:
     """Returns the dimensions of the axes of a sweep."""
     found = []
     for axis in axes:
-        columns = {path: labels(axis.column(path)) for path in axis.paths}
-        single = axis.paths == (axis.name,)
-        names: list[Any] = list(axis.names or ()) or (
-            next(iter(columns.values())) if single else list(range(len(axis.rows)))
-        )
-        found.append(Dimension(axis.name, names, {} if single else columns))
+        columns = {path: axis.names or labels(axis.column(path)) for path in axis.paths}
+        found.append(Dimension(axis.name, columns.get(axis.name, list(range(len(axis.rows)))), columns))
     return found
 
 

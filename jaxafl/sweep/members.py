@@ -67,7 +67,7 @@ def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Sequence[Dime
         labels: dict[str, Any] = {}
         values: dict[str, Any] = {}
         for axis, dim, at in zip(axes, dims, position, strict=True):
-            labels |= {path: column[at] for path, column in (dim.coords or {dim.name: dim.labels}).items()}
+            labels |= {path: column[at] for path, column in dim.coords.items()}
             values |= zip(axis.paths, axis.rows[at], strict=True)
         variant = values.get("simulation", simulation)
         for path in [path for path in values if path not in ("simulation", "seed")]:
