@@ -19,8 +19,8 @@ from jaxafl.plot.canvas import (
     finish,
     label_of,
     legend_beside,
-    line_styles,
     panels_of,
+    styled,
     tidy,
 )
 from jaxafl.results.curves import AXES, Axis, over_seeds, percent, scale_of, to_its_end
@@ -96,11 +96,10 @@ def _curves(
 ) -> Figure:
     lines = finished_members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
-    failed = 0
-    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+    for line, style in styled(lines):
         at, mean, deviation = over_seeds(curves_of(line, against.variable, metric), _GRID, scale_of(metric))
         style["marker"] = "" if len(at) > 1 else "o"
-        failed += draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=line.name or "all", **style)
+        draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=line.name or "all", **style)
     units = lines[0].runs[0][metric].attrs.get("units", "1")
     ax.set(xlabel=against.label, ylabel=label_of(metric, units), title=heading(results), xlim=(0, None))
     if percent(metric) or ax.dataLim.ymin >= 0:
@@ -109,9 +108,7 @@ def _curves(
         ax.xaxis.set_major_formatter(EngFormatter("B"))
     tidy(ax, xlim, ylim)
     seeds = sorted({len(line.runs) for line in lines})
-    if len(lines) > 1 or seeds != [1] or failed:
-        header = f"mean ± std of {' or '.join(map(str, seeds))} seeds" if seeds != [1] else None
-        legend_beside(ax, len(lines) + failed, header)
+    legend_beside(ax, f"mean ± std of {' or '.join(map(str, seeds))} seeds" if seeds != [1] else None)
     return finish(figure, path)
 
 
@@ -155,8 +152,8 @@ def comparison(
     at = getattr(results, "at", None) if hasattr(results, "differences") else None
     lines = finished_members(results, metric, against.variable)
     figure, [ax] = panels_of(ax, 8.5 if len(lines) > 1 else 6.5, 4.2)
-    failed, shorter = 0, False
-    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+    shorter = False
+    for line, style in styled(lines):
         found = zip(line.runs, curves_of(line, against.variable, metric), strict=True)
         curves = [to_its_end(run, one, axis) for run, one in found]
         grid = np.unique(np.concatenate([one.at for one in curves]))
@@ -166,7 +163,7 @@ def comparison(
         values = np.stack([one.before(grid) for one in curves]) * scale_of(metric)
         bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
         style |= {"label": f"{line.name or 'all'} ({len(curves)} seed{'s' * (len(curves) > 1)})"}
-        failed += draw_line(ax, line, grid / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
+        draw_line(ax, line, grid / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
     ax.set(xlabel=against.label, ylabel=label_of(metric), xlim=(0, None))
     tidy(ax, xlim, ylim)
     title = f"median, {100 * low:g} to {100 * high:g} % of seeds" + ("\nwhere all seeds have run" if shorter else "")
@@ -175,7 +172,7 @@ def comparison(
         title += f"\ncompared {in_words(at)}"
     if isinstance(at, Mapping) and axis in at:
         ax.axvline(at[axis] / against.scale, color="0.4", linestyle=":", linewidth=1.2)
-    legend_beside(ax, len(lines) + failed, title)
+    legend_beside(ax, title)
     return finish(figure, path)
 
 
@@ -199,11 +196,10 @@ def epsilon_vs_time(privacy: Any, ax: Axes | None = None, path: ImagePath = None
     if len(deltas) != 1:
         raise UserError(f"epsilon_vs_time: δ differs, {deltas}; expected one δ. Compute all with the same delta=")
     figure, [ax] = panels_of(ax, 8.5 if len(found) > 1 else 6.5, 4.2)
-    for (name, one), style in zip(found.items(), line_styles(len(found)), strict=True):
+    for (name, one), style in styled(found.items()):
         ax.plot(one["time"], one["max_epsilon"], drawstyle="steps-post", linewidth=1.8, label=name, **style)
     ax.set(xlabel="simulated time (s)", ylabel=f"largest ε of a client (δ = {deltas[0]:g})", xlim=(0, None))
     ax.set_ylim(0, None)
     tidy(ax)
-    if len(found) > 1:
-        legend_beside(ax, len(found))
+    legend_beside(ax)
     return finish(figure, path)

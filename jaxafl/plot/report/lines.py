@@ -133,12 +133,10 @@ def ending(run: xr.Dataset) -> str:
 
 def _evaluated(dataset: xr.Dataset) -> list[str]:
     """Returns the names of variables with a number per evaluation."""
-    others = OF_A_RUN - {"evaluation"}
     return [
         str(name)
         for name, values in dataset.data_vars.items()
-        if "evaluation" in values.dims
-        and not others & set(values.dims)
+        if OF_A_RUN & set(values.dims) == {"evaluation"}
         and values.dtype.kind == "f"
         and not str(name).startswith("eval_")
     ]
