@@ -175,7 +175,6 @@ def tune(
     fewest = next(rung for rung in itertools.count(1) if factor**rung >= len(members))
     count = fewest if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
-    limits = [divided(until, share, _on_split) for share in shares]
     lengths = [max(1, (server_steps or 0) // share) for share in shares]
     if server_steps is not None and len(set(lengths)) < count:
         raise UserError(
@@ -192,7 +191,7 @@ def tune(
             simulation,
             {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen},
             server_steps and steps,
-            until=limits[rung] or None,
+            until=divided(until, shares[rung], _on_split) or None,
             eval_every=every,
             callbacks=Labelled(watchers, rung=rung),
             folder=path and path / f"rung-{rung}",
