@@ -67,7 +67,8 @@ def at(result: xr.Dataset, **point: float) -> xr.Dataset:
     if axis == "time":
         end = end.copy(data=known_until(result, end))
     lost = number > end
-    found = plain.isel({_ALONG: place.clip(min=0)}).where((place >= 0) & ~lost)
+    known = (place >= 0) & ~lost
+    found = plain.map(lambda values: values.isel({_ALONG: place.clip(min=0)}).where(known), keep_attrs=True)
     if lost.any():
         warnings.warn(
             f"at: {int(lost.sum())} of {lost.size} runs end before {axis}={number:g}, the first at "
