@@ -128,7 +128,7 @@ class Hook:
         Args:
             reporter: receives the progress, if somebody wants to see it; entered by the caller.
             callbacks: the callbacks; every member of a sweep gets copies.
-            runs: the runs of the execution, for the callbacks.
+            runs: the runs of the execution, for the callbacks; none without callbacks.
             checkpoint: the checkpoint, if there is one.
             interrupts: the recorded signals.
             reports: hook of an execution -> (server steps, updates, beginning), shared by all with this reporter.
@@ -137,12 +137,10 @@ class Hook:
         self.checkpoint, self.interrupts = checkpoint, interrupts or Interrupts()
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
-        self.copies, self.runs = list[list[Callback]](), list[Run]()
-        if callbacks:
-            labels = getattr(callbacks, "labels", {})
-            self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
-            self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
-            check_watchers(callbacks, self.runs)
+        labels = getattr(callbacks, "labels", {})
+        self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
+        self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
+        check_watchers(callbacks, self.runs)
 
     def begin(self, execution: Execution, progress: Progress) -> None:
         if self.checkpoint:
@@ -173,7 +171,7 @@ class Hook:
         reasons: list[str | None] = [None] * len(self.runs)
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
-            if not callbacks or progress.stops[index] or (failure and failure[0] < start):
+            if progress.stops[index] or (failure and failure[0] < start):
                 continue
             records = _of_arrivals(execution.arrivals(index, start, stop, progress.records))
             chunk = Chunk(
@@ -257,11 +255,8 @@ def run_with_hooks(
         raise
     if hook.checkpoint and hook.checkpoint.changed:
         ended = [run._replace(notes={**run.notes, "resumed": hook.checkpoint.changed}) for run in ended]
-    if limited.why or limited.exact:
-        ended = list(map(limited.noted, ended))
-    found = list(map(operator.call, finish, ended))
-    if hook.copies:
-        hook.end(found)
+    found = list(map(operator.call, finish, map(limited.noted, ended)))
+    hook.end(found)
     return found
 
 

@@ -132,8 +132,6 @@ class Limited:
         """
         if server_steps is None and until is None:
             raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600}}")
-        if until is None:
-            return cls({}, server_steps=check_whole(owner, "server_steps", server_steps))
         limits = limits_of(owner, until)
         mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
         if mechanism is not None and mechanism.refused:
@@ -228,7 +226,7 @@ def limits_of(owner: str, until: Any) -> Limited:
     return Limited(exact, tuple(stops), owner)
 
 
-def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float] | None:
+def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float]:
     """Returns limits with `1 / share` of the time, updates, bytes and seconds. Targets and ε keep their value.
 
     Args:
@@ -236,10 +234,8 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
         share: the divisor, >= 1.
         renamed: name of a target -> its new name.
     """
-    if until is None:
-        return None
     found = {}
-    for name, limit in until.items():
+    for name, limit in (until or {}).items():
         part = limit // share if name == "updates" else limit / share
         found[name if name in _OTHERS else renamed(name)] = part if name in {*_OTHERS} - {*_PRIVATE} else limit
     return found

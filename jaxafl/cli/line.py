@@ -382,7 +382,12 @@ def make_simulation(line: Line) -> Simulation:
         ValueError, TypeError, FileNotFoundError: an option is invalid, or the data was not found.
     """
     if line.file:
-        return _of_file(pathlib.Path(line.file).resolve())
+        file = pathlib.Path(line.file).resolve()
+        sys.path.insert(0, str(file.parent))
+        found = getattr(importlib.import_module(file.stem), "simulation", None)
+        if not isinstance(found, Simulation):
+            raise UserError(f"{file.name}: simulation is {shown(found)}; expected a jaxafl.Simulation")
+        return found
     names, options = line.names, line.options
     values = {part: dict(vars(getattr(options, part))) for part in names}
     data, needs = _data(line, values), getattr(names["server"].call, "needs", None)
@@ -402,15 +407,6 @@ def axes_of(line: Line) -> dict[str, list[Any]]:
     if "client.optimizer" in axes:
         axes["client.optimizer"] = [find(name, "optimisers").call for name in axes["client.optimizer"]]
     return axes
-
-
-def _of_file(file: pathlib.Path) -> Simulation:
-    """Returns the `simulation` of a Python file."""
-    sys.path.insert(0, str(file.parent))
-    found = getattr(importlib.import_module(file.stem), "simulation", None)
-    if not isinstance(found, Simulation):
-        raise UserError(f"{file.name}: simulation is {shown(found)}; expected a jaxafl.Simulation")
-    return found
 
 
 def _data(line: Line, values: dict[str, Any]) -> Any:

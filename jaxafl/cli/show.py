@@ -164,8 +164,14 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
         values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
         table.add_row(*values, *_numbers(member.runs, metric)[: len(header)])
     Console().print(table)
-    for one in several:
-        _show_ends(one)
+    for one in several:  # the limits that ended most runs, and the runs that no server step took, means over members
+        known = np.ravel(stated(one, "stopped", ""))
+        limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
+        for limit, count in limits.most_common(_SHOWN):
+            print(f"ended by a limit: {limit} ({count} of {len(known)} runs)")
+        counts = {name: discarded_runs(one, name) for name in ("refused", "stopped", "lost")}
+        if listed := ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count):
+            print(f"runs that no server step took: {listed}")
 
 
 def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:
@@ -185,14 +191,3 @@ def _mean(values: list[float], metric: str) -> str:
     shown = scale_of(metric) * np.asarray(values)
     spread = f" ± {shown.std(ddof=1):.2g}" if len(values) > 1 else ""
     return f"{shown.mean():.4g}{spread}{' %' * percent(metric)}"
-
-
-def _show_ends(result: xr.Dataset) -> None:
-    """Prints the limits that ended most runs, and the numbers of refused, stopped and lost runs, means over members."""
-    known = np.ravel(stated(result, "stopped", ""))
-    limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
-    for limit, count in limits.most_common(_SHOWN):
-        print(f"ended by a limit: {limit} ({count} of {len(known)} runs)")
-    counts = {name: discarded_runs(result, name) for name in ("refused", "stopped", "lost")}
-    if listed := ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count):
-        print(f"runs that no server step took: {listed}")

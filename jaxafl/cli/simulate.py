@@ -156,13 +156,12 @@ def _report(line: Line, execute: Callable[[], Any]) -> int:
         warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
         result = execute()
     show_result(result)
-    print(
-        f"wrote {line.options.output}" if line.options.output else "the result is not saved; --output result.nc would"
-    )
+    output = line.options.output
+    print(f"wrote {output}" if output else "the result is not saved; --output result.nc would")
     failed, runs = failures(result)
     if failed:
         print(f"jaxafl: {failed}", file=sys.stderr)
-    return 1 if runs == 0 else 0
+    return int(runs == 0)
 
 
 class Command(Callback):

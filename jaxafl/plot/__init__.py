@@ -4,14 +4,12 @@ The functions work without a display: none opens a window or changes Matplotlib'
 of another format raises `ValueError`, and one that cannot be written an `OSError`.
 """
 
-from jaxafl.plot.accuracy import accuracy_vs_bytes, accuracy_vs_steps, accuracy_vs_time
 from jaxafl.plot.bound import bound
 from jaxafl.plot.clients import accuracy_vs_participation, client_spread
-from jaxafl.plot.comparison import comparison
 from jaxafl.plot.confusion import confusion
+from jaxafl.plot.curves import accuracy_vs_bytes, accuracy_vs_steps, accuracy_vs_time, comparison, epsilon_vs_time
 from jaxafl.plot.heat_map import heat_map
 from jaxafl.plot.plan import plan
-from jaxafl.plot.privacy import epsilon_vs_time
 from jaxafl.plot.report.page import report
 from jaxafl.plot.staleness import staleness_histogram
 from jaxafl.plot.timeline import timeline

@@ -15,8 +15,8 @@ from jaxafl.plot.canvas import (
     Limits,
     finish,
     legend_beside,
-    line_styles,
     panels_of,
+    styled,
     tidy,
 )
 from jaxafl.results.curves import curve
@@ -64,7 +64,7 @@ def bound(
     variable = _NEEDS[bound.attrs["quantity"]]
     lines = finished_members(results, variable)
     figure, [ax] = panels_of(ax, 9.5, 4.2)
-    for line, style in zip(lines, line_styles(len(lines)), strict=True):
+    for line, style in styled(lines):
         steps, mean = _mean(line.runs, variable, optimum)
         seeds = f"mean of {len(line.runs)} seeds" if len(line.runs) > 1 else "one run"
         label = f"{line.name}, {seeds}".removeprefix(", ")
@@ -72,13 +72,13 @@ def bound(
     terms = [str(name) for name in bound.data_vars if name != "total"]
     T = bound["server_steps"].values
     ax.plot(T, bound["total"].values, color="black", linewidth=1.8, label=_label(bound))
-    for name, style in zip(terms, line_styles(len(terms)), strict=True):
+    for name, style in styled(terms):
         if (bound[name].values > 0).any():
             label = f"{name}: {bound[name].attrs['long_name']}"
             ax.plot(T, bound[name].values, label=label, linewidth=1, **style | {"linestyle": ":"})
     ax.set(xlabel="server steps T", ylabel=bound.attrs["bounds"], title=heading(results), yscale="log")
     tidy(ax, xlim, ylim)
-    legend_beside(ax, len(ax.lines))
+    legend_beside(ax)
     return finish(figure, path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias, cast
 
 import matplotlib
@@ -17,7 +17,7 @@ from jaxafl.data.picture import Picture
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
-from jaxafl.results.curves import Curve, curve, failed_steps, has_failed, over_seeds
+from jaxafl.results.curves import Curve, curve, failed_steps, has_failed, percent
 from jaxafl.results.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
@@ -47,23 +47,13 @@ def one_member(results: Results, *variables: str) -> Member:
     return found[0]
 
 
-def line_styles(count: int) -> list[dict[str, Any]]:
-    """Returns colour and dashes of `count` lines, from a palette for few and from a colour scale for many."""
-    if count <= len(COLOURS):
-        return [{"color": colour} for colour in COLOURS[:count]]
-    scale = matplotlib.colormaps["viridis"]
-    return [{"color": scale(0.9 * index / (count - 1)), "linestyle": DASHES[index % 4]} for index in range(count)]
-
-
-def averaged(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns points of an axis, and mean and deviation over seeds there; of a single curve its own points and zeros.
-
-    Args:
-        curves, points, scale: arguments of `over_seeds`.
-    """
-    if len(curves) == 1:
-        return curves[0].at, scale * curves[0].values, np.zeros_like(curves[0].values)
-    return over_seeds(curves, points, scale)
+def styled(lines: Collection[Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Returns each line with its colour and dashes, from a palette for few and from a colour scale for many."""
+    styles: list[dict[str, Any]] = [{"color": colour} for colour in COLOURS[: len(lines)]]
+    if (last := len(lines) - 1) >= len(COLOURS):
+        scale = matplotlib.colormaps["viridis"]
+        styles = [{"color": scale(0.9 * index / last), "linestyle": DASHES[index % 4]} for index in range(last + 1)]
+    return zip(lines, styles, strict=True)
 
 
 def curves_of(line: Member, variable: str, metric: str) -> list[Curve]:
@@ -78,8 +68,8 @@ def curves_of(line: Member, variable: str, metric: str) -> list[Curve]:
 
 def draw_line(
     ax: Axes, line: Member, at: np.ndarray, values: np.ndarray, band: tuple[np.ndarray, np.ndarray], **style: Any
-) -> bool:
-    """Draws a line, in a band if it has several seeds; returns True if it has failed runs.
+) -> None:
+    """Draws a line, in a band if it has several seeds.
 
     A cross marks the end of a line with failed runs, with their number in the legend.
 
@@ -96,34 +86,37 @@ def draw_line(
     if failed:
         step = int(failed_steps(line.runs[0]))
         note = f"{failed} of {count} failed" if count > 1 else f"failed at server step {step}"
-        label = f"{line.name}: {note}" if line.name else note
+        label = f"{line.name}: {note}".removeprefix(": ")
         cross: dict[str, Any] = {"markersize": 9, "markeredgewidth": 2, "clip_on": False, "label": label}
         ax.plot(at[-1:], values[-1:], "x", color=style["color"], **cross)
     if count > 1:
         where = style.get("drawstyle", "").removeprefix("steps-") or None
         ax.fill_between(at, *band, step=where, color=style["color"], alpha=0.15, linewidth=0)
-    return bool(failed)
 
 
-def legend_beside(ax: Axes, entries: int, title: str | None = None) -> None:
-    """Draws a legend to the right of the axes, where it covers no line."""
-    legend = ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1),
-        borderaxespad=0,
-        frameon=False,
-        fontsize=9,
-        title=title,
-        title_fontsize=9,
-        ncols=1 + (entries - 1) // 20,
-    )
-    legend.set_alignment("left")
+def legend_beside(ax: Axes, title: str | None = None) -> None:
+    """Draws a legend of several entries, or with a title, to the right of the axes, where it covers no line."""
+    entries = len(ax.get_legend_handles_labels()[1])
+    if entries > 1 or title is not None:
+        legend = ax.legend(
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1),
+            borderaxespad=0,
+            frameon=False,
+            fontsize=9,
+            title=title,
+            title_fontsize=9,
+            ncols=1 + (entries - 1) // 20,
+        )
+        legend.set_alignment("left")
 
 
-def axis_name(metric: str) -> str:
-    """Returns the name of a metric on an axis, such as `test accuracy`; metrics of other samples say so."""
+def label_of(metric: str, units: str = "1") -> str:
+    """Returns the label of a metric, such as `test accuracy (%)` or `test rmse (m)`; those of other samples say so."""
     words = metric.replace("_", " ")
-    return words if words.startswith(("validation ", "clients ")) else f"test {words}"
+    name = words if words.startswith(("validation ", "clients ")) else f"test {words}"
+    units = "%" if percent(metric) else units
+    return name if units == "1" else f"{name} ({units})"
 
 
 def tidy(ax: Axes, xlim: Limits = None, ylim: Limits = None) -> None:

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import named
-from jaxafl.plot.canvas import ImagePath, Limits, averaged, finish, one_member, panels_of, tidy
+from jaxafl.plot.canvas import ImagePath, Limits, finish, one_member, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
-from jaxafl.results.curves import Curve, falls, percent, scale_of
+from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
 from jaxafl.results.members import heading
 
 _NAMED = 30  # names are drawn for at most this number of clients
@@ -52,7 +52,7 @@ def client_spread(
     found = [(one["eval_time"].values, scale * one[variable].dropna("population", how="all").values) for one in runs]
 
     summaries = [[Curve(at, one) for one in _summaries(values, rising)] for at, values in found]
-    lines = [averaged(curves, _POINTS) for curves in zip(*summaries, strict=True)]
+    lines = [over_seeds(curves, _POINTS) for curves in zip(*summaries, strict=True)]
     figure, [ax] = panels_of(ax, 6.5, 4.2)
     for label, opacity, low, high in (("10 to 90", 0.15, lines[0], lines[4]), ("25 to 75", 0.25, lines[1], lines[3])):
         label = f"{label} % of clients"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,15 +15,6 @@ from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.plot.timeline import draw_bars
 
 _CENTRED: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "clip_on": True}
-
-
-class _Story(NamedTuple):
-    """Events of a plan up to a server step."""
-
-    trained: np.ndarray  # [R, 5]: lane, first and last local step of the lane, client, staleness
-    kept: np.ndarray  # [V, 3]: slot, first and last server step of each version
-    started: np.ndarray  # [R, 2]: next server step, slot of the version
-    stepped: np.ndarray  # [T]: local steps of a lane before each server step
 
 
 @named
@@ -44,18 +35,24 @@ def plan(planned: Plan, path: ImagePath = None, *, max_steps: int = 30) -> Figur
         The figure.
     """
     steps = min(max_steps, len(planned.steps.time))
-    story = _replay(planned, steps)
+    trained, kept, started, stepped = _replay(planned, steps)
     heights = [1.0 + 0.24 * planned.lanes, 1.0 + 0.24 * planned.slots]
     figure, (lanes, ring) = panels_of(None, 10, sum(heights), 2, height_ratios=heights)
-    _draw_lanes(lanes, story, planned.lanes)
-    _draw_ring(ring, story, planned.slots)
+    _draw_lanes(lanes, trained, stepped, planned.lanes)
+    _draw_ring(ring, kept, started, planned.slots)
     if steps < len(planned.steps.time):
         figure.suptitle(f"the first {steps} of {len(planned.steps.time)} server steps", fontsize=10)
     return finish(figure, path)
 
 
-def _replay(planned: Plan, steps: int) -> _Story:
-    """Replays segments and server steps in the order of the engine."""
+def _replay(planned: Plan, steps: int) -> list[np.ndarray]:
+    """Replays segments and server steps in the order of the engine.
+
+    Returns:
+        [R, 5]: lane, first and last local step of the lane, client and staleness of each trained run; [V, 3]: slot,
+        first and last server step of each kept version; [R, 2]: next server step and slot of the version of each
+        started run; [T]: local steps of a lane before each server step.
+    """
     segments, table = planned.segments, planned.steps
     local_steps = 0  # of a lane
     holds = {0: 0}  # slot -> version
@@ -80,26 +77,26 @@ def _replay(planned: Plan, steps: int) -> _Story:
         kept.append([int(table.write_slot[t]), t + 1, t + 1])
         stepped.append(local_steps)
     trained += [(lane, since, local_steps, client, staleness) for lane, (since, client, staleness) in begun.items()]
-    return _Story(*(np.asarray(one, int) for one in (trained, kept, started, stepped)))
+    return [np.asarray(one, int) for one in (trained, kept, started, stepped)]
 
 
-def _draw_lanes(ax: Axes, story: _Story, lanes: int) -> None:
-    lane, left, right, client, staleness = story.trained.T
+def _draw_lanes(ax: Axes, trained: np.ndarray, stepped: np.ndarray, lanes: int) -> None:
+    lane, left, right, client, staleness = trained.T
     draw_bars(ax, left, right, lane, staleness)
     for middle, row, number in zip((left + right) / 2, lane, client, strict=True):
         ax.text(middle, row, str(number), **_CENTRED, bbox={"boxstyle": "round,pad=0.1", "fc": "white", "lw": 0})
-    ax.vlines(story.stepped, -0.6, lanes - 0.4, color="0.3", linewidth=0.7)
-    ax.set(xlim=(0, story.stepped[-1]), ylim=(lanes - 0.4, -0.6), ylabel="lane", yticks=range(lanes))
+    ax.vlines(stepped, -0.6, lanes - 0.4, color="0.3", linewidth=0.7)
+    ax.set(xlim=(0, stepped[-1]), ylim=(lanes - 0.4, -0.6), ylabel="lane", yticks=range(lanes))
     ax.set_xlabel("local steps that a lane has made; numbers: clients, lines: server steps")
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_ring(ax: Axes, story: _Story, slots: int) -> None:
-    slot, first, last = story.kept.T
+def _draw_ring(ax: Axes, kept: np.ndarray, started: np.ndarray, slots: int) -> None:
+    slot, first, last = kept.T
     ax.barh(slot, last - first + 1, 0.8, first - 0.5, color=np.where(first % 2, "0.82", "0.9"), edgecolor="white")
     for version, row in zip(first, slot, strict=True):
         ax.text(version - 0.3, row, str(version), **_CENTRED)
-    ax.plot(*story.started.T, ".", color="#0072B2", markersize=5)
+    ax.plot(*started.T, ".", color="#0072B2", markersize=5)
     ax.set(xlim=(-0.5, first[-1] + 0.5), ylim=(slots - 0.4, -0.6), ylabel="slot of the ring", yticks=range(slots))
     ax.set_xlabel("server step to come; numbers: versions, dots: local runs that load them")
     ax.spines[["top", "right"]].set_visible(False)

@@ -75,15 +75,13 @@ def of_result(run: xr.Dataset) -> Runs:
     """Returns the runs of a result, which does not hold the runs in flight at its end."""
     time, client = run["time"].values, run["client_id"].values
     columns = [run[name].values for name in ("client_id", "started_at", "arrived_at", "staleness")]
-    none = np.zeros(0)
-    others = Bars(none.astype(int), none, none, none, none.astype(str))
-    bars = _bars(columns, run["run_index"].values, np.zeros(client.shape), time, client >= 0, others)
+    bars = _bars(columns, run["run_index"].values, np.zeros(client.shape), time, client >= 0)
     labels = names_of(run) or [str(one) for one in range(int(client.max(initial=-1)) + 1)]
     return Runs(bars, labels, time[np.isfinite(time)], int(stated(run, "runs_never_consumed", 0)))
 
 
 def _bars(
-    columns: list[np.ndarray], run: np.ndarray, idle: np.ndarray, time: np.ndarray, mask: np.ndarray, others: Bars
+    columns: list[np.ndarray], run: np.ndarray, idle: np.ndarray, time: np.ndarray, mask: np.ndarray, *others: Bars
 ) -> Bars:
     """Returns the bars; a run consumed by several server steps is shown once, with its first staleness.
 
@@ -93,7 +91,7 @@ def _bars(
         idle: seconds between start and end in which the client does not compute, [T, A].
         time: times of the server steps, [T].
         mask: True for arrivals, [T, A].
-        others: bars of runs that no server step takes.
+        *others: bars of runs that no server step takes.
     """
     client, start, end, staleness = (column[mask] for column in columns)
     runs = Bars(client.astype(int), start, end, staleness, np.full(len(client), "run"))
@@ -101,7 +99,7 @@ def _bars(
     first = np.unique(np.stack([client, run[mask]]), axis=1, return_index=True)[1]
     order = first[np.argsort(start[first], kind="stable")]
     runs, idle, taken = runs.where(order), idle[mask][order], taken[order]
-    every = _joined(runs, others)
+    every = _joined(runs, *others)
     order = np.lexsort((every.start, every.client))
     again = np.diff(every.client[order]) == 0
     following = np.full(len(order), np.inf)  # the next start of the client
@@ -110,7 +108,7 @@ def _bars(
     paused = runs._replace(kind=np.full(len(taken), "paused"))
     hangs = paused._replace(start=runs.end - idle).where(idle > 0)
     waits = paused._replace(start=runs.end, end=waited).where(waited > runs.end)
-    return _joined(runs, hangs, waits, others)
+    return _joined(runs, hangs, waits, *others)
 
 
 def _joined(*several: Bars) -> Bars:

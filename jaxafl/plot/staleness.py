@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import DASHES, ImagePath, finish, legend_beside, line_styles, panels_of, tidy
+from jaxafl.plot.canvas import DASHES, ImagePath, finish, legend_beside, panels_of, styled, tidy
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.members import Results, finished_members, heading
 
@@ -41,15 +41,15 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     width = -(-(worst + 1) // _BINS)
     edges = np.arange(0, worst + width + 1, width) - 0.5
     figure, [ax] = panels_of(ax, 8.5, 4.2)
-    styles = [{"linestyle": DASHES[place % 4]} | style for place, style in enumerate(line_styles(len(found)))]
-    for place, (member, values) in enumerate(zip(found, arrivals, strict=True)):
+    for place, (values, (member, style)) in enumerate(zip(arrivals, styled(found), strict=True)):
+        style.setdefault("linestyle", DASHES[place % 4])
         shares = 100 * np.histogram(values, edges)[0] / max(len(values), 1)
         said = f"mean {values.mean():.1f}, max {values.max():.0f}" if len(values) else "no arrivals"
         label = f"{member.name}: {said}".removeprefix(": ")
-        ax.stairs(shares, edges, label=label, fill=len(found) == 1, linewidth=1.6, **styles[place])
+        ax.stairs(shares, edges, label=label, fill=len(found) == 1, linewidth=1.6, **style)
     ax.set(xlabel="staleness τ (server steps)", ylabel="arrivals (%)", title=heading(results))
     ax.set(xlim=(edges[0] - 0.1 * width, edges[-1]), ylim=(0, None))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     tidy(ax)
-    legend_beside(ax, len(found))
+    legend_beside(ax, title="")
     return finish(figure, path)

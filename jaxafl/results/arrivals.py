@@ -62,9 +62,9 @@ def of_schedule(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]
         found[name] = places, np.where(mask, values, int(MISSING[name]))
     for column, name in _NUMBERS.items():
         found[name] = places, masked(getattr(schedule, column), mask)
-    found["step_arrivals"] = ("step",), mask.sum(axis=1)
+    found["step_arrivals"] = "step", mask.sum(axis=1)
     averaged = {"step_staleness": schedule.staleness} | ({} if losses is None else {"step_loss": losses})
     for name, values in averaged.items():
         means = np.ma.masked_array(values, ~mask).mean(axis=1, dtype=float)
-        found[name] = ("step",), np.ma.filled(means, np.nan)
+        found[name] = "step", np.ma.filled(means, np.nan)
     return found

@@ -66,11 +66,15 @@ class Curve(NamedTuple):
 def over_seeds(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Computes points, and mean and standard deviation of curves that are interpolated at them, float [points].
 
+    A single curve has its own points, and a deviation of 0.
+
     Args:
         curves: a curve of each seed, with evaluations.
         points: number of points, evenly spaced over the range that all curves cover.
         scale: factor of the values.
     """
+    if len(curves) == 1:
+        return curves[0].at, scale * curves[0].values, np.zeros_like(curves[0].values)
     at = np.linspace(max(one.at[0] for one in curves), min(one.at[-1] for one in curves), points)
     values = scale * np.stack([np.interp(at, *one) for one in curves])
     return at, values.mean(axis=0), values.std(axis=0, ddof=1)

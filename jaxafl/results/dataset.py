@@ -126,7 +126,7 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
         "eval_bytes": (dataset["bytes_up"].values + dataset["bytes_down"].values).cumsum(),
     }
     for name, values in after.items():
-        coordinates[name] = ("evaluation",), np.insert(values, 0, 0)[trained.eval_step]
+        coordinates[name] = "evaluation", np.insert(values, 0, 0)[trained.eval_step]
     if data.test_sets:
         coordinates["test_set"] = "test_set", list(data.test_sets)
     dataset = dataset.assign_coords(coordinates)
@@ -218,14 +218,14 @@ def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[str, Any]:
     schedule, mask, clients = trained.schedule, trained.schedule.mask, trained.schedule.num_clients
-    variables: dict[str, Any] = {"time": (("step",), schedule.time.copy())}  # members may have one schedule
+    variables: dict[str, Any] = {"time": ("step", schedule.time.copy())}  # members may have one schedule
     # Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every
     # arrival, refused and lost ones included, and down with every run that starts, stopped ones included. Leaves that
     # the client's optimiser freezes are not sent.
     size = traffic(client, trained.params, trained.model_state)
     up = mask.sum(axis=1) + np.diff(schedule.runs_refused + schedule.runs_lost, prepend=0)
-    variables["bytes_up"] = ("step",), up * np.int64(size.up)
-    variables["bytes_down"] = ("step",), np.diff(schedule.runs_begun, prepend=0) * np.int64(size.down)
+    variables["bytes_up"] = "step", up * np.int64(size.up)
+    variables["bytes_down"] = "step", np.diff(schedule.runs_begun, prepend=0) * np.int64(size.down)
     arrived = schedule.client[mask]
     counts = np.bincount(arrived, minlength=clients).astype(np.int32)
     total = np.bincount(arrived, schedule.staleness[mask], clients)
@@ -238,8 +238,7 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
         if values.shape[1:] == mask.shape[1:] and not of_version:
             dims = ("step", "arrival")
             values = masked(values, mask)
-        if values.ndim > len(dims):
-            dims += tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
+        dims += tuple(f"{name}_{axis}" for axis in range(values.ndim - len(dims)))
         variables[name] = dims, values
     for name, values in trained.evaluations.items():
         if metric_of(name, trained.metrics) is None or not np.isnan(values).all():  # else its function always failed

@@ -23,7 +23,7 @@ def failures(result: xr.Dataset) -> tuple[str, int]:
         result: the result of a run or a sweep.
     """
     if "failed_step" not in result.variables:
-        step, client = int(result.attrs.get("failed_step", -1)), int(result.attrs.get("failed_client", -1))
+        step, client = (int(result.attrs.get(name, -1)) for name in ("failed_step", "failed_client"))
         if step < 0:
             return "", 1
         return f"the parameters stopped being finite {place_of(step, client)}; the result ends there. {_ADVICE}", 0

@@ -9,7 +9,7 @@ import os
 import pathlib
 import sys
 import zlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -66,7 +66,8 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
     path = as_path(path)
     try:
         content = io.BytesIO()  # HDF5 aborts the process if it writes to a full disk itself
-        with _no_dask_lock():
+        dask = sys.modules.get("dask")  # its distributed lock needs a client of the cluster
+        with dask.config.set(scheduler="single-threaded") if dask else contextlib.nullcontext():
             dataset.to_netcdf(content, engine="h5netcdf")
         data = content.getbuffer()
         table = json.dumps({"": (0, len(data), zlib.crc32(data))})
@@ -77,12 +78,6 @@ def save(dataset: xr.Dataset, path: str | os.PathLike[str]) -> None:
         failure = OSError(why)
         failure.dataset = dataset  # type: ignore[attr-defined]
         raise failure from error
-
-
-def _no_dask_lock() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which xarray writes without Dask's distributed lock, which needs a client of the cluster."""
-    dask = sys.modules.get("dask")
-    return contextlib.nullcontext() if dask is None else dask.config.set(scheduler="single-threaded")
 
 
 # A checksum is appended after the end of the HDF5 file, which HDF5 ignores. It covers all bytes, including attributes,

@@ -82,12 +82,12 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
         raise UserError(f"tidy: this result has no {key}, of which the table {table!r} is made{advice}")
     swept = [str(dim) for dim in result["time"].dims if dim not in _OF_A_RUN]
     order = [*swept, *dims] or [_RUN]
-    shown = list(shorter)
+    shown = []
     for name, variable in result.variables.items():
         of_row = set(dims) <= set(variable.dims) <= {*swept, *dims}
-        if of_row or (name in result.coords and set(variable.dims) <= set(swept)):
-            shown.append(str(name))
-    chosen = result.reset_coords()[[name for name in result.variables if name in shown]]
+        if of_row or name in shorter or (name in result.coords and set(variable.dims) <= set(swept)):
+            shown.append(name)
+    chosen = result.reset_coords()[shown]
     frame = chosen.expand_dims({_RUN: 1} if order == [_RUN] else {}).to_dataframe(order).reset_index()
     if key:  # the padding of shorter runs has no rows
         frame = frame[frame[key] >= 0 if table == "arrivals" else frame[key].notna()].reset_index(drop=True)

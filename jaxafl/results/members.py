@@ -142,4 +142,4 @@ def _label(dataset: xr.Dataset, axis: str, index: int) -> str:
     value = dataset[axis].values[index] if axis in dataset.coords else index
     if isinstance(value, str):
         return f"{axis}={value}" if "." in axis else str(value)
-    return f"{axis}={value:g}" if hasattr(value, "dtype") else f"{axis}={value}"
+    return f"{axis}={value:g}"

@@ -58,37 +58,21 @@ def at(result: xr.Dataset, **point: float) -> xr.Dataset:
     """
     words = in_words(point)
     ((axis, number),) = point.items()
-    plain = _evaluated(result)
+    # as data variables, all
+    names = [name for name, values in result.variables.items() if _ALONG in values.dims and name != _ALONG]
+    coords = [name for name in names if name in result.coords]
+    plain = result.reset_coords(coords)[names].drop_vars(_ALONG, errors="ignore")
     along = plain[AXES[axis].variable]
-    place, end = _last(along <= number), along.max(_ALONG)
+    place, end = (along <= number).sum(_ALONG) - 1, along.max(_ALONG)  # costs never fall; -1 for a missing run
     if axis == "time":
         end = end.copy(data=known_until(result, end))
     lost = number > end
-    found = plain.map(lambda values: _taken(values, place).where(~lost), keep_attrs=True)
+    known = (place >= 0) & ~lost
+    found = plain.map(lambda values: values.isel({_ALONG: place.clip(min=0)}).where(known), keep_attrs=True)
     if lost.any():
         warnings.warn(
             f"at: {int(lost.sum())} of {lost.size} runs end before {axis}={number:g}, the first at "
             f"{float(end.where(lost).min()):g}: no value there (NaN)",
             stacklevel=2,
         )
-    coords = [name for name in found.data_vars if name in result.coords]
     return found.set_coords(coords).assign_attrs(result.attrs | {"at": words})
-
-
-def _evaluated(result: xr.Dataset) -> xr.Dataset:
-    """Returns the variables along the evaluations, all as data variables."""
-    names = [name for name, values in result.variables.items() if _ALONG in values.dims and name != _ALONG]
-    plain = result.reset_coords([name for name in names if name in result.coords])[names]
-    return plain.drop_vars(_ALONG, errors="ignore")
-
-
-def _last(flags: xr.DataArray) -> xr.DataArray:
-    """Returns the index of the last True along the evaluations; -1 if there is none."""
-    counted = flags.cumsum(_ALONG)  # the last True is the first place of the largest count
-    return counted.argmax(_ALONG).where(flags.any(_ALONG), -1)
-
-
-def _taken(values: xr.DataArray, place: xr.DataArray) -> xr.DataArray:
-    """Returns the values at indices along the evaluations; NaN where the index is -1."""
-    taken = values.isel({_ALONG: place.clip(min=0)})
-    return taken if (place >= 0).all() else taken.where(place >= 0)

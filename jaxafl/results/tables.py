@@ -34,23 +34,18 @@ def table(form: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> s
         ValueError: the form is unknown.
     """
     check_choice("table", "format", form, ("markdown", "latex"))
+    marks, escapes = (("%s", r"\textbf{%s}"), _LATEX) if form == "latex" else (("%s", "**%s**"), {ord("|"): r"\|"})
+    every = [map(Cell, header), *rows]
+    heads, *lines = [[marks[best] % text.translate(escapes) for text, best in row] for row in every]
     if form == "latex":
-        lines = [[_bold(cell, r"\textbf{", "}", cell.text.translate(_LATEX)) for cell in row] for row in rows]
-        body = [" & ".join(line) + r" \\" for line in [[name.translate(_LATEX) for name in header], *lines]]
+        body = [" & ".join(line) + r" \\" for line in [heads, *lines]]
         begin, end = rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\end{tabular}"
         return "\n".join([begin, r"\toprule", body[0], r"\midrule", *body[1:], r"\bottomrule", end])
-    lines = [[_bold(cell, "**", "**", cell.text.replace("|", r"\|")) for cell in row] for row in rows]
     rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(
-        f"| {' | '.join(line)} |" for line in [[name.replace("|", r"\|") for name in header], rule, *lines]
-    )
+    return "\n".join(f"| {' | '.join(line)} |" for line in [heads, rule, *lines])
 
 
 def decimals(deviations: Sequence[float]) -> int:
     """Returns the number of decimals that shows two digits of the largest deviation."""
     largest = max(filter(isfinite, deviations), default=0.0)
     return min(max(1 - floor(log10(largest)), 0), 6) if largest > 0 else 1
-
-
-def _bold(cell: Cell, before: str, after: str, text: str) -> str:
-    return f"{before}{text}{after}" if cell.best else text

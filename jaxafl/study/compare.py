@@ -101,7 +101,10 @@ def compare(
             raise UserError(
                 f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
             )
-    _check_data(methods)
+    (first, base), *others = methods.items()
+    for name, other in others:
+        if base.data is not other.data and content_of(base.data) != content_of(other.data):
+            refuse_data(first, name, differing(base.data.description, other.data.description) or "other samples")
     folders = _begun(folder, list(methods), limits)
     found = {
         name: sweep(
@@ -145,14 +148,6 @@ def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> 
             f"compare: {option} by name needs {', '.join(methods)}; got {', '.join(map(str, given))}{close}"
         )
     return {name: given[name] for name in methods}
-
-
-def _check_data(methods: Mapping[str, Simulation]) -> None:
-    """Raises `ValueError` if methods do not have the same clients, samples and held-out samples."""
-    (first, one), *others = methods.items()
-    for name, other in others:
-        if one.data is not other.data and content_of(one.data) != content_of(other.data):
-            refuse_data(first, name, differing(one.data.description, other.data.description) or "other samples")
 
 
 def _begun(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:

@@ -57,13 +57,15 @@ class Comparison:
         if not isinstance(self.results, Mapping) or not self.results:
             raise UserError(f"a Comparison needs name -> result of a sweep over seeds, got {shown(self.results)}")
         object.__setattr__(self, "results", dict(self.results))
-        seeds = {name: _seeds(name, result) for name, result in self.results.items()}
-        for name, chosen in seeds.items():
-            if chosen != self.seeds:
-                raise UserError(
-                    f"{name} ran on the seeds {chosen}, {next(iter(seeds))} on {self.seeds}: give all the same"
-                )
-        _check_results(self.results)
+        first, seeds = next(iter(self.results)), self.seeds
+        base = json.loads(self.results[first].attrs.get("data", "{}"))
+        for name, result in self.results.items():
+            if (chosen := _seeds(name, result)) != seeds:
+                raise UserError(f"{name} ran on the seeds {chosen}, {first} on {seeds}: give all the same")
+            one = json.loads(result.attrs.get("data", "{}"))
+            shared = base.keys() & one.keys() - _FORM
+            if why := differing({key: base[key] for key in shared}, {key: one[key] for key in shared}):
+                refuse_data(first, name, why)
 
     @property
     def seeds(self) -> list[int]:
@@ -243,16 +245,6 @@ def _seeds(name: str, result: Any) -> list[int]:
     return [int(seed) for seed in result.seed.values]
 
 
-def _check_results(results: Mapping[str, xr.Dataset]) -> None:
-    """Raises `ValueError` if the descriptions of the data differ between results."""
-    described = {name: json.loads(result.attrs.get("data", "{}")) for name, result in results.items()}
-    first, base = next(iter(described.items()))
-    for name, one in described.items():
-        shared = base.keys() & one.keys() - _FORM
-        if why := differing({key: base[key] for key in shared}, {key: one[key] for key in shared}):
-            refuse_data(first, name, why)
-
-
 def refuse_data(first: str, name: str, why: str) -> None:
     """Raises `UserError` for two methods with different data."""
     raise UserError(
@@ -306,15 +298,14 @@ def _times(comparison: Any, target: float, metric: str, axis: str) -> Column:
     """Returns the column of the times to a target."""
     found = comparison.time_to(target, metric, axis)
     unit = AXES[axis]
-    best = min((one.median for one in found.values() if np.isfinite(one.median)), default=None)
+    best = min(one.median for one in found.values())
     cells = {}
     for name, one in found.items():
         ends = one.at[~one.reached & np.isfinite(one.at)]
-        shown = one.median if np.isfinite(one.median) else ends.max(initial=0.0)
-        count = f"({one.reached.sum()}/{len(one.reached)})"
-        text = f"{'' if np.isfinite(one.median) else '> '}{_short(shown / unit.scale)} {count}"
-        known = np.isfinite(one.median) or shown > 0
-        cells[name] = Cell(text if known else f"never {count}", one.median == best)
+        half = one.median < np.inf
+        shown = one.median if half else ends.max(initial=0.0)
+        text = f"{'' if half else '> '}{_short(shown / unit.scale)}" if half or shown > 0 else "never"
+        cells[name] = Cell(f"{text} ({one.reached.sum()}/{len(one.reached)})", half and one.median == best)
     amount = f"{scale_of(metric) * target:g} %" if percent(metric) else f"{target:g}"
     header = unit._replace(name=f"{unit.name.removeprefix('simulated ')} to {amount}").label
     return header, cells

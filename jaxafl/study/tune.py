@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import warnings
@@ -167,12 +168,13 @@ def tune(
     check_at(at)
     metric = _on_split(metric)
     watchers = check_callbacks(callbacks)
-    paths, rows, members = _configurations(simulation, grid)
+    members = _configurations(simulation, grid)
+    paths = NamedPaths(members[0].values, _CONFIGURATION)
     _check_split(members, [metric, *map(_on_split, until or ())], watchers)
     lower = _lower(members, metric, options.get("metrics"))
-    count = _rungs(len(rows), factor) if rungs is None else check_whole("tune", "rungs", rungs)
+    fewest = next(rung for rung in itertools.count(1) if factor**rung >= len(members))
+    count = fewest if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
-    limits = [divided(until, share, _on_split) for share in shares]
     lengths = [max(1, (server_steps or 0) // share) for share in shares]
     if server_steps is not None and len(set(lengths)) < count:
         raise UserError(
@@ -181,15 +183,15 @@ def tune(
         )
     every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
     path = None if folder is None else check_folder(folder)
-    values = np.full((count, len(rows), len(chosen)), np.nan)
-    spent = np.zeros((count, len(rows)))
-    results, ties, left = [], [], list(range(len(rows)))
+    values = np.full((count, len(members), len(chosen)), np.nan)
+    spent = np.zeros((count, len(members)))
+    results, ties, left = [], [], list(range(len(members)))
     for rung, steps in enumerate(lengths):
         found = sweep(
             simulation,
-            {paths: [rows[place] for place in left], "seed": chosen},
+            {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen},
             server_steps and steps,
-            until=limits[rung],
+            until=divided(until, shares[rung], _on_split) or None,
             eval_every=every,
             callbacks=Labelled(watchers, rung=rung),
             folder=path and path / f"rung-{rung}",
@@ -211,11 +213,10 @@ def tune(
     words = dataset[_CONFIGURATION].values
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
-    chosen_values = dict(zip(paths, rows[best], strict=True))
-    edges = _edges(simulation, grid, chosen_values)
+    edges = _edges(simulation, grid, members[best].values)
     told = f"{'; '.join(ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
     tied = told if ties else ""
-    tuned = Tuned(chosen_values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
+    tuned = Tuned(members[best].values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
     lost = f"without a finite {metric}: {'; '.join(failed)}" if failed else ""
     for said in filter(None, (lost, f"{'; '.join(edges)}: widen the grid" if edges else "", tied)):
         warnings.warn(f"tune: {said}", stacklevel=3)
@@ -234,11 +235,11 @@ def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[
     """Returns a description of each option with the best value at an edge of its grid of numbers."""
     found = []
     for axis in axes_of(simulation, grid)[1]:
-        values = {value for (value, *more) in axis.rows if not more and isinstance(value, int | float | np.number)}
-        values -= {True, False} if any(isinstance(value, bool) for value in values) else set()
-        if len(values) > 1 and best[axis.paths[0]] in (min(values), max(values)):
-            place = "smallest" if best[axis.paths[0]] == min(values) else "largest"
-            found.append(f"the best {axis.paths[0]}, {best[axis.paths[0]]:g}, is the {place} of its grid")
+        path, column = axis.paths[0], axis.column(axis.paths[0]) if len(axis.paths) == 1 else []
+        values = {one for one in column if isinstance(one, int | float | np.number) and not isinstance(one, bool)}
+        if len(values) > 1 and best[path] in (min(values), max(values)):
+            place = "smallest" if best[path] == min(values) else "largest"
+            found.append(f"the best {path}, {best[path]:g}, is the {place} of its grid")
     return tuple(found)
 
 
@@ -269,14 +270,6 @@ def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: 
     return np.where(np.isnan(values), bad, values), found.final_local_steps.sum("seed").values
 
 
-def _rungs(configurations: int, factor: int) -> int:
-    """Returns the number of rungs that leaves at most `factor` configurations for the last one."""
-    rungs = 1
-    while configurations > factor:
-        configurations, rungs = -(-configurations // factor), rungs + 1
-    return rungs
-
-
 def _check_split(members: Sequence[Member], judging: list[str], watchers: Sequence[Any]) -> None:
     """Raises `ValueError` if a metric that chooses or stops runs is not of the validation split.
 
@@ -304,20 +297,16 @@ def _check_split(members: Sequence[Member], judging: list[str], watchers: Sequen
             )
 
 
-def _configurations(simulation: Any, grid: Any) -> tuple[NamedPaths, list[tuple[Any, ...]], list[Member]]:
-    """Returns the paths that vary, their values in every configuration, and the checked configurations."""
+def _configurations(simulation: Any, grid: Any) -> list[Member]:
+    """Returns the checked configurations."""
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
         )
     _, axes = axes_of(simulation, grid)
-    paths = [path for axis in axes for path in axis.paths]
-    if "seed" in paths:
+    if any("seed" in axis.paths for axis in axes):
         raise UserError("tune: seeds are no option to choose; give seeds=...")
-    members = members_of(simulation, axes, dimensions(axes), 0)
-    places = [zip(axes, member.position, strict=True) for member in members]
-    rows = [tuple(one for axis, place in pairs for one in axis.rows[place]) for pairs in places]
-    return NamedPaths(paths, _CONFIGURATION), rows, members
+    return members_of(simulation, axes, dimensions(axes), 0)
 
 
 def _dataset(

@@ -33,7 +33,7 @@ class Dimension(NamedTuple):
     Attributes:
         name: name of the axis.
         labels: labels along the axis.
-        coords: path -> labels, if the axis varies several paths or has its own name; else empty.
+        coords: path -> labels; of an axis with one path that is its name, this name -> `labels`.
     """
 
     name: str
@@ -45,12 +45,8 @@ def dimensions(axes: Sequence[Axis]) -> list[Dimension]:
     """Returns the dimensions of the axes of a sweep."""
     found = []
     for axis in axes:
-        columns = {path: labels(axis.column(path)) for path in axis.paths}
-        single = axis.paths == (axis.name,)
-        names: list[Any] = list(axis.names or ()) or (
-            next(iter(columns.values())) if single else list(range(len(axis.rows)))
-        )
-        found.append(Dimension(axis.name, names, {} if single else columns))
+        columns = {path: axis.names or labels(axis.column(path)) for path in axis.paths}
+        found.append(Dimension(axis.name, columns.get(axis.name, list(range(len(axis.rows)))), columns))
     return found
 
 
@@ -84,10 +80,10 @@ def assembled(dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.
     coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.coords}.items()}
     folded = folded.assign_coords({path: (name, _exact(column)) for path, (name, column) in coords.items()})
     # an attribute that only some members have would be wrong for the whole sweep; it is a variable
-    common = {name: text for name, text in folded.attrs.items() if all(name in one.attrs for one in members)}
+    shared = set.intersection(*(set(one.attrs) for one in members)) - {"failed"}
     failed = int((folded["failed_step"] >= 0).sum())
     failures = {"failed": f"{failed} of {len(members)} runs, see failed_step"} if failed else {}
-    folded.attrs = failures | {name: text for name, text in common.items() if name != "failed"}
+    folded.attrs = failures | {name: text for name, text in folded.attrs.items() if name in shared}
     folded.attrs["sweep"] = json.dumps({name: column for name, (_, column) in coords.items()}, default=str)
     return folded
 

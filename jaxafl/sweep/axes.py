@@ -109,7 +109,7 @@ def replace_at(node: Any, path: str, value: Any, full_path: str | None = None) -
     Raises:
         ValueError: the option does not exist.
     """
-    full_path = path if full_path is None else full_path
+    full_path = full_path or path
     name, _, rest = path.partition(".")
     fields = _options(node)
     if name not in fields:

@@ -107,6 +107,7 @@ def run_in(
         interrupts: the recorded signals.
 
     Raises:
+        ValueError: the executor is a process pool whose workers are forks.
         BrokenExecutor: a worker died; finished and saved members are kept, and the same call continues.
     """
     import cloudpickle
@@ -116,7 +117,13 @@ def run_in(
     with replacing(kept.path / _WORK) as unfinished:
         unfinished.write_bytes(cloudpickle.dumps(task))
     pool = executor if hasattr(executor, "submit") else executor()
-    _check_starts(pool)
+    context = getattr(pool, "_mp_context", None)
+    if context is not None and context.get_start_method() == "fork":  # it has the locks of JAX without its threads
+        raise UserError(
+            f"sweep(executor=...) got a {type(pool).__name__} that forks this process, and forks of JAX can wait for "
+            "ever; expected another start of workers. Give executor=jaxafl.process_pool(4), or "
+            "mp_context=multiprocessing.get_context('spawn') to the pool"
+        )
     begun, ran, running = time.perf_counter(), 0, {}
     try:
         for number, places in enumerate(batches):
@@ -153,17 +160,6 @@ def _check_end(future: Any, places: Sequence[int], work: Work, kept: SweepFolder
         kept.failed(places, text)
         where, first = work.members[places[0]].where, text.splitlines()[0]
         warnings.warn(f"not finished {where}: {first}; the same call runs it again", stacklevel=5)
-
-
-def _check_starts(pool: Any) -> None:
-    """Raises `ValueError` for a process pool with forks as workers, which have the locks of JAX without its threads."""
-    context = getattr(pool, "_mp_context", None)
-    if context is not None and context.get_start_method() == "fork":
-        raise UserError(
-            f"sweep(executor=...) got a {type(pool).__name__} that forks this process, and forks of JAX can wait for "
-            "ever; expected another start of workers. Give executor=jaxafl.process_pool(4), or "
-            "mp_context=multiprocessing.get_context('spawn') to the pool"
-        )
 
 
 @functools.lru_cache(maxsize=1)

@@ -77,7 +77,7 @@ class SweepFolder:
         if not is_sweep(path) and any(path.glob("member-*.nc")):
             raise UserError(f"{path} holds results of a sweep, but no {_ABOUT} that says of which; name another folder")
         if is_sweep(path):
-            known = json.loads((path / _ABOUT).read_text())
+            known = cls(path).about
             changed = "; ".join(filter(None, (known["changed"], check_identity(path, known["identity"], identity))))
         about = {
             "identity": identity,

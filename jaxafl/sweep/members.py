@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Hook, Interrupts, run_with_hooks
 from jaxafl.callbacks.identity import identity
@@ -46,9 +46,10 @@ _FEW = 10_000
 
 @dataclasses.dataclass(eq=False)
 class Member:
-    """A combination of values: position in the grid, axis or path -> label, simulation and seed."""
+    """A combination of values: position in the grid, path -> value, axis or path -> label, simulation and seed."""
 
     position: tuple[int, ...]
+    values: dict[str, Any]
     labels: dict[str, Any]
     simulation: Simulation
     seed: int
@@ -63,18 +64,16 @@ def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Sequence[Dime
     """Returns all combinations of values, checked."""
     members = []
     for position in np.ndindex(*(len(axis.rows) for axis in axes)):
-        variant = simulation
-        member_seed = seed
         labels: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for axis, dim, at in zip(axes, dims, position, strict=True):
-            labels |= {path: column[at] for path, column in (dim.coords or {dim.name: dim.labels}).items()}
-            for path, value in zip(axis.paths, axis.rows[at], strict=True):
-                if path == "seed":
-                    member_seed = value
-                else:
-                    variant = value if path == "simulation" else replace_at(variant, path, value)
-        member_seed = check_whole("sweep", "seed", member_seed, least=0, most=2**64 - 1)
-        member = Member(position, labels, variant, member_seed)
+            labels |= {path: column[at] for path, column in dim.coords.items()}
+            values |= zip(axis.paths, axis.rows[at], strict=True)
+        variant = values.get("simulation", simulation)
+        for path in [path for path in values if path not in ("simulation", "seed")]:
+            variant = replace_at(variant, path, values[path])
+        own = check_whole("sweep", "seed", values.get("seed", seed), least=0, most=2**64 - 1)
+        member = Member(position, values, labels, variant, own)
         with user_errors(member.where):
             variant.check()
         members.append(member)
@@ -162,11 +161,10 @@ class Work:
         static = {path for path in paths if is_static_path(self.members[0].simulation, path)}
         found = []
         for member in self.members:
-            along = list(zip(self.axes, member.position, strict=True))
-            values = [pair for axis, at in along for pair in zip(axis.paths, axis.rows[at], strict=True)]
             leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
             form = [(np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves]
-            program = *(_key(value) for path, value in values if path in static), structure, *form
+            program = *(_key(value) for path, value in member.values.items() if path in static), structure, *form
+            along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
             noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
             found.append((program, (noise, *places)))
@@ -232,6 +230,11 @@ class Work:
 
     # ---- running a batch
 
+    def described(self, members: Sequence[Member], server_steps: int) -> Iterator[Run]:
+        """Yields the runs of members for callbacks; none without callbacks."""
+        for one in members if self.callbacks else ():
+            yield one.simulation.as_run(one.seed, server_steps, self.recording, one.labels)
+
     def run(
         self,
         places: Sequence[int],
@@ -250,8 +253,7 @@ class Work:
         """
         batch = [self.members[place] for place in places]
         limited = self.limited(places[0])  # members of a batch have the same length
-        watched = batch if self.callbacks else []
-        runs = [one.simulation.as_run(one.seed, limited.server_steps, self.recording, one.labels) for one in watched]
+        runs = list(self.described(batch, limited.server_steps))
         hook = Hook(reporter, self.callbacks, runs, checkpoint, interrupts, reports)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)

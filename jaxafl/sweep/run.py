@@ -153,9 +153,7 @@ def sweep(
     watchers = Labelled([*check_callbacks(callbacks), *limits.stops], **getattr(callbacks, "labels", {}))
     how = speed, recording, watchers, limits.exact, dict(until or {})
     work = Work(first, varied, server_steps, eval_every, seed, together, *how)
-    watched = work.members if watchers else []
-    runs = (one.simulation.as_run(one.seed, server_steps or 0, recording, one.labels) for one in watched)
-    check_watchers(watchers, runs)
+    check_watchers(watchers, work.described(work.members, server_steps or 0))
     steps, kept = work.server_steps, None
     evaluation_interval(eval_every, steps)
     if folder is not None:

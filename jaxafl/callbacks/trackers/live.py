@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from jaxafl.callbacks.base import Chunk, Run, Tracker, in_notebook, name_of
+from jaxafl.results.curves import scale_of
 
 _drawing = threading.Lock()  # members on several devices draw from several threads
 
@@ -45,22 +46,20 @@ class Live(Tracker):
             times, values = self.lines[self.name]
             times.append(chunk.time)
             self.metric = "accuracy" if "accuracy" in chunk.evaluation else "loss"
-            values.append(100 * chunk.evaluation["accuracy"] if self.metric == "accuracy" else chunk.evaluation["loss"])
+            values.append(scale_of(self.metric) * chunk.evaluation[self.metric])
             self._draw()
 
     def _draw(self) -> None:
-        from jaxafl.plot.canvas import finish, legend_beside, line_styles, panels_of, tidy
+        from jaxafl.plot.canvas import finish, label_of, legend_beside, panels_of, styled, tidy
 
         window = None if self.path or in_notebook() else _window(self.shown)
         figure, [ax] = panels_of(window, 7.5, 4.2)
         ax.clear()
-        for (name, line), style in zip(self.lines.items(), line_styles(len(self.lines)), strict=True):
+        for (name, line), style in styled(self.lines.items()):
             ax.plot(*line, label=name, linewidth=1.8, **style)
-        label = "test accuracy (%)" if self.metric == "accuracy" else "test loss"
-        ax.set(xlabel="simulated time (s)", ylabel=label, xlim=(0, None), ylim=(0, None))
+        ax.set(xlabel="simulated time (s)", ylabel=label_of(self.metric), xlim=(0, None), ylim=(0, None))
         tidy(ax)
-        if len(self.lines) > 1:
-            legend_beside(ax, len(self.lines))
+        legend_beside(ax)
         if self.path is not None:
             finish(figure, self.path)
         elif window is None:

@@ -106,9 +106,9 @@ def curves(lines: Lines) -> list[Figure]:
             series = [one._replace(x=one.x / axis.scale) for one in found if one is not None]
             says = _ends(lines, series, metric)
             views[f"{metric}|{name}"] = View("lines", axis.label, label, series, says)
-    if not any(view.series for view in views.values()):
-        return []
     metrics = {name: label for name, label in metrics.items() if views[f"{name}|{next(iter(axes))}"].series}
+    if not metrics:
+        return []
     seeds = max(len(line.runs) for line in lines)
     lead = "Every evaluated model. "
     if seeds > 1:
@@ -119,7 +119,9 @@ def curves(lines: Lines) -> list[Figure]:
 
 def by_axis(lines: Lines) -> list[Figure]:
     """Returns the figure of metrics by the values of each axis of a sweep; none without an axis of several values."""
-    values = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes_of(lines)}
+    axes = dict.fromkeys(axis for line in lines for axis in line.place if axis != "result")
+    columns = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes}
+    values = {axis: column for axis, column in columns.items() if len(column) > 1}
     known = metrics_of(lines)
     metrics = {name: known[name] for name in known if any(np.isfinite(last(line, name)).any() for line in lines)}
     if not values or not metrics:
@@ -140,7 +142,8 @@ def staleness(lines: Lines) -> list[Figure]:
     ages = [(place, age) for place, age in ages if age.size]
     if not ages:
         return []
-    worst = max(int(age.max()) for _, age in ages)
+    every = np.concatenate([age for _, age in ages])
+    worst = int(every.max())
     width = -(-(worst + 1) // _BINS)
     bins = worst // width + 1
     labels = [str(at * width) if width == 1 else f"{at * width}–{(at + 1) * width - 1}" for at in range(bins)]
@@ -148,7 +151,6 @@ def staleness(lines: Lines) -> list[Figure]:
         Series(place, lines[place].name, np.arange(bins), 100 * np.bincount(age // width, minlength=bins) / age.size)
         for place, age in ages
     ]
-    every = np.concatenate([age for _, age in ages])
     said = f"Mean {every.mean():.2f}, median {np.median(every):g}, at most {every.max():,}, of {every.size:,} updates."
     kind = "bars" if len(lines) <= _GROUPED else "lines"
     view = View(kind, "staleness (versions)", "share of updates (%)", series, said, labels)
@@ -198,12 +200,6 @@ def spread(lines: Lines) -> list[Figure]:
     view = View("lines", AXES["time"].label, "accuracy on their own samples (%)", bands, says)
     lead = "Each client's model is the global one, tested on the samples that the client holds out."
     return [Figure("clients", "Spread over clients", lead, {}, {"": view})]
-
-
-def axes_of(lines: Lines) -> list[str]:
-    """Returns the axes along which lines differ."""
-    axes = dict.fromkeys(axis for line in lines for axis in line.place if axis != "result")
-    return [axis for axis in axes if len({line.place.get(axis, "") for line in lines}) > 1]
 
 
 def _short(number: float) -> float | None:

@@ -9,9 +9,10 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.options import UserError
-from jaxafl.plot.canvas import axis_name
+from jaxafl.plot.canvas import label_of
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.curves import falls, has_failed, percent, scale_of, stated, value
+from jaxafl.results.failures import place_of
 from jaxafl.results.members import OF_A_RUN, Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
@@ -77,11 +78,6 @@ def metrics_of(lines: Lines) -> dict[str, str]:
     return {name: label_of(name) for name in order}
 
 
-def label_of(metric: str) -> str:
-    """Returns the label of a metric, such as `test accuracy (%)`."""
-    return axis_name(metric) + (" (%)" if percent(metric) else "")
-
-
 def amount(metric: str, shown: float) -> str:
     """Returns the shown value of a metric with its unit, as text."""
     return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
@@ -119,19 +115,16 @@ def steps_made(run: xr.Dataset) -> int:
 def note(run: xr.Dataset, name: str) -> Any:
     """Returns an attribute of a run, or the variable that replaces it if the members of a sweep differ; else `None`."""
     found = np.asarray(stated(run, name)).item()
-    return None if found is None or str(found) in ("None", "nan", "") else found
+    return None if str(found) in ("None", "nan", "") else found
 
 
 def ending(run: xr.Dataset) -> str:
     """Returns the reason why a run ended early; "" if it did not."""
     if has_failed(run):
-        step, client = note(run, "failed_step"), note(run, "failed_client")
-        cause = ""
-        if client is not None and client >= 0:
-            label = names_of(run)[int(client)] if NAMES in run.coords else ""
-            named = f" ({label})" if label not in ("", str(int(client))) else ""
-            cause = f", after an update of client {int(client)}{named}"
-        return f"failed: its parameters were not finite at server step {int(step)}{cause}"
+        step, client = (int(stated(run, name, -1)) for name in ("failed_step", "failed_client"))
+        label = names_of(run)[client] if client >= 0 and NAMES in run.coords else str(client)
+        named = f" ({label})" if label != str(client) else ""
+        return f"failed: its parameters were not finite {place_of(step, client)}{named}"
     if not steps_made(run):
         return "has not run"
     reason = note(run, "stopped")
@@ -140,12 +133,10 @@ def ending(run: xr.Dataset) -> str:
 
 def _evaluated(dataset: xr.Dataset) -> list[str]:
     """Returns the names of variables with a number per evaluation."""
-    others = OF_A_RUN - {"evaluation"}
     return [
         str(name)
         for name, values in dataset.data_vars.items()
-        if "evaluation" in values.dims
-        and not others & set(values.dims)
+        if OF_A_RUN & set(values.dims) == {"evaluation"}
         and values.dtype.kind == "f"
         and not str(name).startswith("eval_")
     ]

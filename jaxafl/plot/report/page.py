@@ -61,13 +61,8 @@ def report(
         )
     by_name = named(results)
     lines = lines_of(by_name, results.at if is_comparison else "last")
-    drawn = [
-        *figures.curves(lines),
-        *figures.by_axis(lines),
-        *figures.staleness(lines),
-        *figures.participation(lines),
-        *figures.spread(lines),
-    ]
+    made = (figures.curves, figures.by_axis, figures.staleness, figures.participation, figures.spread)
+    drawn = [figure for figures_of in made for figure in figures_of(lines)]
     parts = [("summary", "Summary", joined([tables.endings(lines), tables.summary(lines)]))]
     if is_comparison:
         parts.append(("paired", "Paired differences", tables.paired(results, reference)))
