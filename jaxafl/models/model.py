@@ -293,7 +293,7 @@ def record_classes(labels: Array, count: int) -> None:
 
 def path_of(path: Any) -> str:
     """Joins a path in a pytree by `/`."""
-    return "/".join(jax.tree_util.keystr((key,), simple=True) for key in path)
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _widened(leaf: Any) -> Any:

@@ -6,7 +6,6 @@ The functions import TFDS when they are called: the import takes seconds, and mo
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 
 import numpy as np
@@ -38,7 +37,7 @@ def prepare_tfds(
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_directory(data_dir), file_format="array_record")
-    manual = manual_dir and os.fspath(as_path(manual_dir))
+    manual = manual_dir and str(as_path(manual_dir))
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual))
     return pathlib.Path(builder.data_dir)
 

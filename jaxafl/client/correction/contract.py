@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import optax
 
+from jaxafl.client.upload.contract import Array, Tree
 from jaxafl.options import Part
-
-Array = jax.Array
-Tree = Any
 
 
 class LocalRun(NamedTuple):

@@ -50,6 +50,6 @@ class feddyn(Correction):
         return jax.tree.map(lambda h, delta: h - self.alpha * delta, row, moved), None
 
     def serve(self, shared: Tree, params: Tree, messages: Tree, arrivals: Any, num_clients: int) -> tuple[Tree, Tree]:
-        total = jax.tree.map(lambda delta: jnp.sum(delta, axis=0), arrivals.delta)
-        shared = jax.tree.map(lambda h, delta: h - self.alpha / num_clients * delta, shared, total)
+        share = self.alpha / num_clients
+        shared = jax.tree.map(lambda h, delta: h - share * jnp.sum(delta, axis=0), shared, arrivals.delta)
         return shared, jax.tree.map(lambda x, h: x - h / self.alpha, params, shared)

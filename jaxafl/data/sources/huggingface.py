@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -171,7 +170,7 @@ def _samples(
         return tokens.split(stops), said, Preprocessing(as_integers, None, "tokens")
     if len(columns) > 1:
         raise UserError(f"{name}: only texts can come from two columns")
-    every = itertools.chain.from_iterable(part[columns[0]] for part in splits)
+    every = (one for part in splits for one in part[columns[0]])
     if is_picture(first):
         return np.split(pixels(name, every), stops), {}, cast()
     array = np.asarray(list(every))
