@@ -77,6 +77,12 @@ class Correction(Part):
         return shared, params
 
 
+def zeros(correction: Correction, params: Tree) -> tuple[Tree, Tree]:
+    """Returns zeros, shaped like the parameters, as a client's row and as the shared state."""
+    zero = optax.tree.zeros_like(params)
+    return zero, zero
+
+
 def plain_sgd(client: Any) -> str:
     """Returns the client's optimiser if its steps are not -η g; empty for `optax.sgd` without momentum."""
     switches = {name for name, value in client.switches if name != "learning_rate" and value}

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client.correction.contract import Correction, LocalRun, Tree
+from jaxafl.client.correction.contract import Correction, LocalRun, Tree, zeros
 from jaxafl.options import Number, number
 
 
@@ -39,9 +39,7 @@ class feddyn(Correction):
 
     alpha: Number = number(above=0)
 
-    def init(self, params: Tree) -> tuple[Tree, Tree]:
-        zero = jax.tree.map(jnp.zeros_like, params)
-        return zero, zero
+    init = zeros
 
     def gradient(self, gradient: Tree, params: Tree, row: Tree, shared: Tree, run: LocalRun) -> Tree:
         return jax.tree.map(lambda g, h, x, s: g - h + self.alpha * (x - s), gradient, row, params, run.start)

@@ -196,8 +196,7 @@ def _load(source: _Source, data_dir: Directory, augment: bool = False) -> Datase
             arrays += [x[order], y[order]]
     scale = normalise(255.0, source.mean, source.std, augment=crop_and_flip() if augment else None)
     x, y, x_test, y_test = arrays
-    said = {"source": route}
-    return Dataset(name, x, y, x_test, y_test, source.classes, scale, None, said, (source.reference,))
+    return Dataset(name, x, y, x_test, y_test, source.classes, scale, None, {"source": route}, (source.reference,))
 
 
 def _read_idx(source: _Source, directory: pathlib.Path) -> Arrays:

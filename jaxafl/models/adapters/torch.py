@@ -128,9 +128,8 @@ class _Functions(NamedTuple):
             constants = {
                 one: jnp.asarray(value, float_type if value.dtype.kind == "f" else None)
                 for one, value in self.buffers.items()
-                if one not in values
             }
-        net = _copied(self.module, {**values, **constants}, env).train(train)
+        net = _copied(self.module, {**constants, **values}, env).train(train)
         env.writable += net.buffers()
         first = self.images == "NHWC"
         x = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 1) if first and jnp.ndim(leaf) == 4 else leaf, batch.x)
