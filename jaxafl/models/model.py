@@ -305,8 +305,4 @@ def _widened(leaf: Any) -> Any:
 
 def _rounded(tree: Any) -> Any:
     """Casts all floats of a tree to bfloat16."""
-
-    def rounded(leaf: Any) -> Any:
-        return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return jax.tree.map(rounded, tree)
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

@@ -201,8 +201,7 @@ def _load(source: _Source, data_dir: Directory, augment: bool = False) -> Datase
 
 def _read_idx(source: _Source, directory: pathlib.Path) -> Arrays:
     paths = find_files(source.name, [(place, _IDX) for place in (directory / source.name, directory)])
-    sums = [SHA256[f"{source.name}/{file}"] for file in _IDX]
-    arrays = [read_idx(path, known) for path, known in zip(paths, sums, strict=False)]
+    arrays = [read_idx(path, SHA256[f"{source.name}/{file}"]) for path, file in zip(paths, _IDX, strict=False)]
     return [array[..., None] if array.ndim == 3 else array for array in arrays]
 
 
