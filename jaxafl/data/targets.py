@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -64,6 +65,11 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
         raise UserError(
             f"{owner}: there are no labels; expected some. For a model that reconstructs its input give y=x, and for a "
             "loss of batch.x alone numpy.zeros(len(x))"
+        )
+    if isinstance(y, Mapping):
+        raise TypeError(
+            f"{owner}: labels are a dict of {', '.join(map(str, y))}; expected one array. Give several targets as "
+            "columns, numpy.stack(list(y.values()), axis=1), which the loss reads as batch.y[:, 0], batch.y[:, 1] ..."
         )
     labels = as_array(owner, "labels", y)
     if labels.ndim == 0 or labels.dtype.kind not in "iufb":
