@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import pathlib
@@ -177,14 +176,6 @@ def in_notebook() -> bool:
     """Returns True in a notebook."""
     shell = sys.modules.get("IPython")
     return shell is not None and hasattr(shell.get_ipython(), "kernel")
-
-
-def required(module: str, extra: str, purpose: str) -> Any:
-    """Returns an optional module. Raises `ImportError` with the extra that installs it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f'{purpose} needs {module}: pip install "jaxafl[{extra}]"') from error
 
 
 def check_callbacks(callbacks: Any) -> tuple[Any, ...]:

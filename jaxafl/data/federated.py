@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,14 +87,14 @@ class FederatedData(Summarised):
     @property
     def example(self) -> tuple[Any, np.ndarray]:
         """A preprocessed sample `(x [1, ...], y [1, ...])` as numpy arrays, for shape inference."""
-        x, y = jax.tree.map(operator.itemgetter(slice(1)), self.test_arrays())
+        x, y = jax.tree.map(lambda leaf: leaf[:1], self.test_arrays())
         return jax.device_get(self.preprocess(x)), y
 
     @functools.cached_property
     def form(self) -> DataForm:
         """Gathering, preprocessing and shapes of the samples."""
-        leaves, structure = jax.tree.flatten(jax.tree.map(operator.itemgetter(slice(1)), (self.x_test, self.y_test)))
-        shapes = tuple(map(operator.attrgetter("shape", "dtype"), leaves))
+        leaves, structure = jax.tree.flatten(jax.tree.map(lambda leaf: leaf[:1], self.test_arrays()))
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         return DataForm(self.gather, self.preprocessing, structure, shapes)
 
     def summary(self) -> dict[str, Any]:

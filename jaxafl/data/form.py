@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +35,7 @@ class DataForm:
     @property
     def example(self) -> tuple[Any, np.ndarray]:
         """A preprocessed sample `(x [1, ...], y [1])` of zeros, for shape inference."""
-        x, y = jax.tree.unflatten(self.structure, itertools.starmap(np.zeros, self.shapes))
+        x, y = jax.tree.unflatten(self.structure, [np.zeros(*one) for one in self.shapes])
         seen = jax.eval_shape(self.preprocessing.transform, x)
         return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), seen), y
 
@@ -69,8 +67,7 @@ def kind_of_sample(x: Any) -> str:
 def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:
     """Gathers raw samples of one client from pooled arrays: sample `index[offset[client] + position]`."""
     rows = jnp.take(arrays["index"], jnp.take(arrays["offset"], client, mode="clip") + positions, mode="clip")
-    take = functools.partial(jnp.take, indices=rows, axis=0, mode="clip")
-    return jax.tree.map(take, (arrays["x"], arrays["y"]))
+    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), (arrays["x"], arrays["y"]))
 
 
 def stored_targets(gather: Any, arrays: Any) -> np.ndarray:

@@ -14,8 +14,10 @@ from flax.traverse_util import unflatten_dict
 
 from jaxafl.models.frozen import Held, named_leaves
 from jaxafl.models.model import Batch, Key, Model, Params, State
-from jaxafl.options import UserError, as_path
+from jaxafl.options import UserError, as_path, required
 from jaxafl.readers.replacing import replacing
+
+_SAFETENSORS = ("safetensors.numpy", "bert", "a file of parameters")
 
 
 def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
@@ -34,7 +36,7 @@ def save_parameters(path: str | os.PathLike[str], params: Params) -> None:
     """
     # the library writes an array's memory, so another order would be saved transposed
     arrays = {name: np.asarray(leaf, order="C") for name, leaf in named_leaves(params).items()}
-    content = _safetensors().numpy.save(arrays)
+    content = required(*_SAFETENSORS).save(arrays)
     with replacing(path) as unfinished:
         unfinished.write_bytes(content)
 
@@ -111,23 +113,17 @@ def initialised(model: Model, params: Any, model_state: Any = None) -> Model:
 
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """Reads the tensors of a safetensors file by name; raises the errors of `load_parameters`."""
-    library = _safetensors()
+    library = required(*_SAFETENSORS)
+    from safetensors import SafetensorError
+
     try:
-        return library.numpy.load_file(as_path(path))
-    except library.SafetensorError as error:
+        return library.load_file(as_path(path))
+    except SafetensorError as error:
         raise UserError(f"{path} is not a complete safetensors file: {error}") from error
 
 
 def _both(held: Any) -> Held:
     return held if isinstance(held, Held) else Held(held, None)
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ModuleNotFoundError as error:
-        raise ImportError('parameters in files need the safetensors package: pip install "jaxafl[bert]"') from error
-    return safetensors
 
 
 def _named(source: Any) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import jax
@@ -127,6 +127,19 @@ def max_pool(x: Array) -> Array:
     return _max_pool_even(x[:, : x.shape[1] // 2 * 2, : x.shape[2] // 2 * 2])
 
 
+def with_backward(forward: Callable[..., Any], backward: Callable[..., Any], *fixed: int) -> Callable[..., Any]:
+    """Returns the function of `forward`'s first result that has the gradients of `backward`.
+
+    Args:
+        forward: arguments -> (result, what `backward` needs).
+        backward: fixed arguments, what it needs, gradient of the result -> gradients of the other arguments.
+        fixed: places of the arguments without a gradient.
+    """
+    function = jax.custom_vjp(lambda *arguments: forward(*arguments)[0], nondiff_argnums=fixed)
+    function.defvjp(forward, backward)
+    return function
+
+
 def _padding_in_pixels(x: Array, kernel: Array, strides: tuple[int, int], padding: Padding) -> Around:
     """Returns the padding of a convolution. Raises `ValueError` for shapes and options that do not fit together."""
     around: Any = padding
@@ -156,18 +169,13 @@ def _products(x: Array, kernel: Array, strides: tuple[int, int], around: Around)
     return _total(products).reshape(*strips.shape[:2], width, features)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _conv_keeping_x(x: Array, kernel: Array, around: Around) -> Array:
+def _conv_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
     """Computes a convolution of stride 1 whose backward pass needs no patches of x.
 
     The automatic gradient of the kernel is (patches of x)ᵀ × gradient of y, which keeps all patches: about twice the
     memory in a ResNet, and more time. `jax.checkpoint` saves nothing on a CPU, because XLA merges the recomputed
     patches with the first ones. With more channels in y than in x, this gradient is slower and needs more memory.
     """
-    return _products(x, kernel, (1, 1), around)
-
-
-def _conv_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
     return _products(x, kernel, (1, 1), around), (x, kernel)
 
 
@@ -190,7 +198,7 @@ def _conv_backward(around: Around, residuals: tuple[Array, Array], gradient: Arr
     return _total(of_x).reshape(x.shape), jnp.stack(of_kernel)[::-1, :, ::-1].transpose(2, 0, 1, 3)
 
 
-_conv_keeping_x.defvjp(_conv_forward, _conv_backward)
+_conv_keeping_x = with_backward(_conv_forward, _conv_backward, 2)
 
 
 def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Array:
@@ -213,11 +221,6 @@ def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Arra
     return (patches.reshape(-1, depth) @ weights.reshape(depth, -1)).reshape(batch, height, width, features)
 
 
-@jax.custom_vjp
-def _max_pool_even(x: Array) -> Array:
-    return _windows(x).max((2, 4))
-
-
 def _max_pool_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
     y = _windows(x).max((2, 4))
     return y, (x, y)
@@ -237,7 +240,7 @@ def _max_pool_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple
     return (jnp.stack(rows, axis=2).reshape(x.shape),)
 
 
-_max_pool_even.defvjp(_max_pool_forward, _max_pool_backward)
+_max_pool_even = with_backward(_max_pool_forward, _max_pool_backward)
 
 
 def _windows(x: Array) -> Array:
@@ -286,17 +289,12 @@ def _tiles_are_faster(x: Array, kernel: Array, height: int, width: int) -> bool:
     return cpu and k_h in _FILTERS and x.dtype == kernel.dtype == jnp.float32 and enough and worth
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _convolved_by_tiles(x: Array, kernel: Array, around: Around) -> Array:
+def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
     """Computes a convolution of stride 1 by Winograd's algorithm along the height.
 
     Four rows of y take 6 products instead of 12 with a kernel of three rows, and 8 instead of 20 with five rows (Lavin
     and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016).
     """
-    return _convolved(x, kernel, around)
-
-
-def _convolved(x: Array, kernel: Array, around: Around) -> Array:
     patches, columns, shape = _at_points(x, kernel, around)
     products = [(one @ other).reshape(*shape, -1) for one, other in zip(patches, columns, strict=True)]
     y = jnp.stack(_combined(_FILTERS[len(kernel)][2], products), axis=2)
@@ -306,7 +304,7 @@ def _convolved(x: Array, kernel: Array, around: Around) -> Array:
     seen = _padded(jnp.any(x != 0, -1, keepdims=True), around)
     for axis, (count, length) in enumerate(zip(kernel.shape[:2], (height, width), strict=True), start=1):
         seen = reduce(jnp.logical_or, [_shifted(seen, shift, length, 1, axis) for shift in range(count)])
-    return jnp.where(seen, y, 0)
+    return jnp.where(seen, y, 0), (x, kernel)
 
 
 def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], list[Array], tuple[int, ...]]:
@@ -323,11 +321,6 @@ def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], li
     patches = [_side_by_side(row, k_w, width, 1, axis=2).reshape(-1, k_w * channels) for row in rows]
     columns = _combined(of_kernel, [row.reshape(k_w * channels, features) for row in kernel])
     return patches, columns, (len(x), tiles, width)
-
-
-def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
-    # `_convolved_by_tiles` has no forward-mode derivative, so forward-over-reverse would fail with it
-    return _convolved(x, kernel, around), (x, kernel)
 
 
 def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
@@ -356,7 +349,7 @@ def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Ar
     return _padded(of_x, ((-top, bottom), (-left, right))), jnp.stack(rows_of_kernel).reshape(kernel.shape)
 
 
-_convolved_by_tiles.defvjp(_tiles_forward, _tiles_backward)
+_convolved_by_tiles = with_backward(_tiles_forward, _tiles_backward, 2)
 
 
 def _combined(matrix: np.ndarray, parts: Sequence[Array]) -> list[Array]:

@@ -175,7 +175,7 @@ def _fields(module: linen.Module) -> tuple[str, ...]:
 
 def _jsonable(value: Any) -> Any:
     """Converts an option to JSON: numbers, strings and sequences are kept, anything else becomes its name."""
-    if value is None or isinstance(value, bool | int | float | str):
+    if isinstance(value, int | float | str | None):
         return value
     if isinstance(value, list | tuple):
         return [_jsonable(item) for item in value]

@@ -45,7 +45,7 @@ def softmax_cross_entropy(logits: Array, batch: Batch) -> Outputs:
             'classes as floats, loss="sigmoid_cross_entropy" for several classes at once, "squared_error" for numbers'
         )
     record_classes(labels, logits.shape[-1])
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = _wide(logits)
     # by comparison, because an indexed logit has a scatter as its gradient, one more kernel in every local step
     is_label = labels[..., None] == jnp.arange(logits.shape[-1])
     of_label = jnp.sum(jnp.where(is_label, logits, 0), axis=-1)

@@ -293,7 +293,7 @@ def record_classes(labels: Array, count: int) -> None:
 
 def path_of(path: Any) -> str:
     """Joins a path in a pytree by `/`."""
-    return "/".join(jax.tree_util.keystr((key,), simple=True) for key in path)
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 def _widened(leaf: Any) -> Any:
@@ -305,8 +305,4 @@ def _widened(leaf: Any) -> Any:
 
 def _rounded(tree: Any) -> Any:
     """Casts all floats of a tree to bfloat16."""
-
-    def rounded(leaf: Any) -> Any:
-        return leaf.astype(jnp.bfloat16) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-
-    return jax.tree.map(rounded, tree)
+    return jax.tree.map(lambda x: x.astype(jnp.bfloat16) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree)

@@ -12,6 +12,7 @@ from jaxafl.options.checks import (
     check_whole,
     in_order,
     kept,
+    required,
     shown,
     user_errors,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "number",
     "options_of",
     "recording",
+    "required",
     "shown",
     "static",
     "types_of",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import operator
 import os
 import pathlib
@@ -138,6 +139,14 @@ def kept(value: Any) -> Any:
     copy = value.copy()
     copy.flags.writeable = False
     return copy
+
+
+def required(module: str, extra: str, purpose: str) -> Any:
+    """Returns an optional module. Raises `ImportError` with the extra that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f'{purpose} needs {module}: pip install "jaxafl[{extra}]"') from error
 
 
 def shown(value: Any) -> str:

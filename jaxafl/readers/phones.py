@@ -51,10 +51,9 @@ class Traces(NamedTuple):
     offsets: np.ndarray
 
 
-def measured_step_times(workload: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of the seconds per local step on three phones, slow to fast, float64 [3]."""
-    mean, sigma = np.asarray(MEASURED[workload], np.float64).T / 1000
-    return mean, sigma
+def measured_step_times(workload: str) -> np.ndarray:
+    """Returns mean and standard deviation of the seconds per local step on three phones, slow to fast, [2, 3]."""
+    return np.asarray(MEASURED[workload], np.float64).T / 1000
 
 
 def benchmark_step_times(workload: str, scores: dict[str, float]) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import pathlib
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from jaxafl.options import as_path, check_whole
+from jaxafl.options import as_path, check_whole, required
 from jaxafl.readers.directory import Directory, data_directory
 
 Tokenizer: TypeAlias = Any
@@ -98,11 +97,8 @@ def load_tokenizer(tokenizer: str, data_dir: Directory = None) -> Tokenizer:
         ImportError: the tokenizers package is not installed.
         FileNotFoundError: the checkpoint is not found.
     """
-    if importlib.util.find_spec("tokenizers") is None:
-        raise ImportError('tokenising needs the tokenizers package: pip install "jaxafl[bert]"')
+    tokenizers = required("tokenizers", "bert", "tokenising")
     folder = pretrained_directory(tokenizer, ["tokenizer.json", "vocab.txt"], data_dir)
-    import tokenizers
-
     path = folder / "tokenizer.json"
     loaded = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
     loaded.no_padding()

@@ -5,14 +5,12 @@ The functions import TFDS when they are called: the import takes seconds, and mo
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import pathlib
 
 import numpy as np
 
-from jaxafl.options import as_path
+from jaxafl.options import as_path, required
 from jaxafl.readers.directory import Directory, data_directory
 
 
@@ -35,12 +33,11 @@ def prepare_tfds(
     Raises:
         ImportError: TensorFlow is not installed.
     """
-    if importlib.util.find_spec("tensorflow") is None:
-        raise ImportError(f'preparing {name!r}, unlike reading, needs TensorFlow: pip install "jaxafl[tfds]"')
+    required("tensorflow", "tfds", f"preparing {name!r}, unlike reading,")
     import tensorflow_datasets as tfds
 
     builder = tfds.builder(name, data_dir=data_directory(data_dir), file_format="array_record")
-    manual = manual_dir and os.fspath(as_path(manual_dir))
+    manual = manual_dir and str(as_path(manual_dir))
     builder.download_and_prepare(download_config=tfds.download.DownloadConfig(manual_dir=manual))
     return pathlib.Path(builder.data_dir)
 
@@ -86,8 +83,7 @@ def read_prepared(prepared: pathlib.Path, split: str, *features: str) -> tuple[n
     Raises:
         ImportError: the array_record reader is not installed.
     """
-    if importlib.util.find_spec("array_record") is None:
-        raise ImportError(f'reading {prepared} needs the array_record package: pip install "jaxafl[tfds]"')
+    required("array_record", "tfds", f"reading {prepared}")
     import tensorflow_datasets as tfds
 
     examples = list(tfds.builder_from_directory(prepared).as_data_source(split))

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.callbacks.base import required
 from jaxafl.callbacks.hooks import Interrupted, Interrupts
 from jaxafl.callbacks.progress import Reporter
-from jaxafl.options import UserError, check_whole, shown
+from jaxafl.options import UserError, check_whole, required, shown
 from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.folder import SweepFolder
 from jaxafl.sweep.members import Work

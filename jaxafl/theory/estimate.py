@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal
 
 import jax
@@ -93,8 +92,8 @@ def estimate(
     models = [first_model(problem.model, problem.data.form, problem.key), Version(trained.params, trained.model_state)]
     loss, points = loss_of(problem.model, problem.data, models[0]), [ravel_pytree(one.params)[0] for one in models]
     given = [(one.model_state, problem.device.arrays, problem.device.frozen, chosen) for one in models]
-    at = functools.partial(at_model, loss, iterations, key=jax.random.key(seed))
-    found = jax.tree.map(lambda *both: np.stack(both), *map(at, given, points))
+    at = [at_model(loss, iterations, *one, jax.random.key(seed)) for one in zip(given, points, strict=True)]
+    found = jax.tree.map(lambda *both: np.stack(both), *at)
     values = _of_gradients(sim, chosen, found)
     values |= _of_optimum(loss, given[-1], points, found, values["strong_convexity"], optimum, optimum_steps)
     scheduled, rates = _of_run(sim, trained, weights), _rates(sim)
@@ -162,7 +161,7 @@ def _of_optimum(
     loss: Any, given: Any, points: list[Any], found: AtModel, mu: float, optimum: float | None, steps: int
 ) -> dict[str, float]:
     """Returns F*, the gap of the first model, and the distances to the minimisers of F and of every f_i."""
-    nan, losses = float("nan"), found.loss.tolist()
+    nan, losses = np.nan, found.loss.tolist()
     begin = losses[0]
     if optimum is not None:
         return {"optimum": optimum, "gap": begin - optimum, "distance": nan, "optimum_spread": nan}

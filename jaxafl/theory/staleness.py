@@ -43,7 +43,7 @@ def bernoulli(
         check_number(owner, name, value, above=0, most=1, per_client=True)
     one_each = np.broadcast_shapes(*map(np.shape, (upload, download, weights)))
     size = one_each or (check_whole(owner, "clients", clients),)
-    up, down = (np.broadcast_to(np.asarray(value, float), size) for value in (upload, download))
+    up, down = (np.full(size, value, float) for value in (upload, download))
     first = _geometric(up * down)
     moments = first if age == "model" else _of_sum(first, _geometric(up))
     return _dataset(owner, moments, weights, float(up.sum()), {"age": age, "of": "Bernoulli uploads, in closed form"})

@@ -12,8 +12,8 @@ from typing import Any
 
 from flax.traverse_util import flatten_dict
 
-from jaxafl.callbacks.base import Chunk, Run, Tracker, error_of, name_of, required, scalars_of
-from jaxafl.options import UserError, as_path
+from jaxafl.callbacks.base import Chunk, Run, Tracker, error_of, name_of, scalars_of
+from jaxafl.options import UserError, as_path, required
 
 _LONGEST = 500  # characters of a parameter, which every version of MLflow accepts
 _creating = threading.Lock()  # without it, two members of a sweep would create one experiment twice

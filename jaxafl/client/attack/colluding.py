@@ -67,7 +67,7 @@ class ipm(Attack):
     references = ("xie2019empires",)
 
     def collude(self, deltas: Array, honest: Array, attackers: Array) -> Array:
-        return jnp.asarray(-self.factor * (honest @ deltas) / jnp.maximum(jnp.sum(honest), 1))
+        return (honest @ deltas) * -self.factor / jnp.maximum(jnp.sum(honest), 1)
 
 
 def supporters_z(honest: Array, attackers: Array) -> Array:

@@ -147,11 +147,15 @@ class Attack(Part):
             return delta
         vector, restored = ravel_pytree(delta)
         key = drawing_key(jax.random.fold_in(sent.key, _STREAM))
+        forged = self._made("forge", "`sent.key`", vector, vector, sent._replace(key=key))
+        return optax.tree.where(self.clients, restored(forged), delta)
+
+    def _made(self, method: str, key: str, like: Array, *given: Any) -> Array:
+        """Returns the result of a method, with the dtype of an update; `key` says where keys of draws come from."""
         owner = f"the attack {self.name}"
-        with traced_method(owner, "forge", "`sent.key`"):
-            forged = self.forge(vector, sent._replace(key=key))
-        forged = restored(like_given(owner, "forge", forged, vector).astype(vector.dtype))
-        return optax.tree.where(self.clients, forged, delta)
+        with traced_method(owner, method, key):
+            made = getattr(self, method)(*given)
+        return like_given(owner, method, made, like).astype(like.dtype)
 
     def first_known(self, params: Tree, num_clients: int) -> Delivered | None:
         """Returns what attackers know before the first server step; `None` if they keep nothing."""
@@ -189,10 +193,7 @@ class Attack(Part):
             seen = before.updates.at[row].set(points, mode="drop")
             after = Delivered(seen, before.known.at[row].set(True, mode="drop"))
             honest, lies = after.known.astype(points.dtype), attackers.astype(points.dtype)
-        owner = f"the attack {self.name}"
-        with traced_method(owner, "collude", "`sent.key` in `forge`"):
-            forged = self.collude(seen, honest, lies)
-        forged = restored(like_given(owner, "collude", forged, points[0]).astype(points.dtype))
+        forged = restored(self._made("collude", "`sent.key` in `forge`", points[0], seen, honest, lies))
         replaced = attacks & (jnp.sum(honest) > 0)
         return jax.tree.map(lambda new, old: jnp.where(expand(replaced, old), new, old), forged, deltas), after
 

@@ -28,7 +28,7 @@ class sign_flip(Attack):
     references = ("li2019rsa",)
 
     def forge(self, delta: Array, sent: Sent) -> Array:
-        return jnp.asarray(-self.factor * delta)
+        return delta * -self.factor
 
 
 class scaled(Attack):
@@ -47,7 +47,7 @@ class scaled(Attack):
     references = ("bagdasaryan2020",)
 
     def forge(self, delta: Array, sent: Sent) -> Array:
-        return jnp.asarray(self.factor * delta)
+        return delta * self.factor
 
 
 class gaussian(Attack):
@@ -69,8 +69,8 @@ class gaussian(Attack):
     references = ("blanchard2017",)
 
     def forge(self, delta: Array, sent: Sent) -> Array:
-        noise = self.std * jax.random.normal(sent.key, delta.shape, delta.dtype)
-        return jnp.asarray(delta + noise if self.added else noise)
+        noise = jax.random.normal(sent.key, delta.shape, delta.dtype) * self.std
+        return delta + noise if self.added else noise
 
 
 class random_disturbance(Attack):
@@ -118,7 +118,7 @@ class random_vector(Attack):
     norm: Number = number(default=10.0, least=0)
 
     def forge(self, delta: Array, sent: Sent) -> Array:
-        return jnp.asarray(_direction(sent.key, delta) * self.norm)
+        return _direction(sent.key, delta) * self.norm
 
 
 class label_flip(Attack):

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import optax
 
+from jaxafl.client.upload.contract import Array, Tree
 from jaxafl.options import Part
-
-Array = jax.Array
-Tree = Any
 
 
 class LocalRun(NamedTuple):
@@ -78,6 +75,12 @@ class Correction(Part):
             num_clients: N.
         """
         return shared, params
+
+
+def zeros(correction: Correction, params: Tree) -> tuple[Tree, Tree]:
+    """Returns zeros, shaped like the parameters, as a client's row and as the shared state."""
+    zero = optax.tree.zeros_like(params)
+    return zero, zero
 
 
 def plain_sgd(client: Any) -> str:

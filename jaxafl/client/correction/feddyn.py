@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client.correction.contract import Correction, LocalRun, Tree
+from jaxafl.client.correction.contract import Correction, LocalRun, Tree, zeros
 from jaxafl.options import Number, number
 
 
@@ -39,9 +39,7 @@ class feddyn(Correction):
 
     alpha: Number = number(above=0)
 
-    def init(self, params: Tree) -> tuple[Tree, Tree]:
-        zero = jax.tree.map(jnp.zeros_like, params)
-        return zero, zero
+    init = zeros
 
     def gradient(self, gradient: Tree, params: Tree, row: Tree, shared: Tree, run: LocalRun) -> Tree:
         return jax.tree.map(lambda g, h, x, s: g - h + self.alpha * (x - s), gradient, row, params, run.start)
@@ -50,6 +48,6 @@ class feddyn(Correction):
         return jax.tree.map(lambda h, delta: h - self.alpha * delta, row, moved), None
 
     def serve(self, shared: Tree, params: Tree, messages: Tree, arrivals: Any, num_clients: int) -> tuple[Tree, Tree]:
-        total = jax.tree.map(lambda delta: jnp.sum(delta, axis=0), arrivals.delta)
-        shared = jax.tree.map(lambda h, delta: h - self.alpha / num_clients * delta, shared, total)
+        share = self.alpha / num_clients
+        shared = jax.tree.map(lambda h, delta: h - share * jnp.sum(delta, axis=0), shared, arrivals.delta)
         return shared, jax.tree.map(lambda x, h: x - h / self.alpha, params, shared)

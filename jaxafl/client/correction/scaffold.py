@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.client.correction.contract import Correction, LocalRun, Tree, plain_sgd
+from jaxafl.client.correction.contract import Correction, LocalRun, Tree, plain_sgd, zeros
 from jaxafl.options import UserError
 
 
@@ -38,9 +38,7 @@ class scaffold(Correction):
                 "momentum. Give Client(learning_rate=...)"
             )
 
-    def init(self, params: Tree) -> tuple[Tree, Tree]:
-        zero = jax.tree.map(jnp.zeros_like, params)
-        return zero, zero
+    init = zeros
 
     def gradient(self, gradient: Tree, params: Tree, row: Tree, shared: Tree, run: LocalRun) -> Tree:
         return jax.tree.map(lambda g, c_i, c: g - c_i + c, gradient, row, shared)

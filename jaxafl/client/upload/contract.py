@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -287,8 +286,8 @@ def received_size(upload: Upload | None, delta: Tree) -> int:
         delta: arrays of Δ, or their shapes.
     """
     leaves = jax.tree.leaves(delta)
-    counts = tuple(map(operator.attrgetter("size"), leaves))
-    size = sum(map(operator.mul, counts, map(operator.attrgetter("dtype.itemsize"), leaves)))
+    counts = tuple(leaf.size for leaf in leaves)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     if upload is None or not sum(counts):
         return size
     each = 8 * size / sum(counts)

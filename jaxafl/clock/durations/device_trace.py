@@ -38,7 +38,7 @@ class CyclicTraces(NamedTuple):
 
     def period(self, trace: Array) -> Array:
         """Returns the period P_i in seconds."""
-        return jnp.asarray(self.time)[jnp.asarray(self.offsets)[trace + 1] - 1]
+        return self.time[self.offsets[trace + 1] - 1]
 
     def elapsed(self, trace: Array, phase: Array, amount: Array) -> Array:
         """Computes the least d with A_i(phase + d) - A_i(phase) = amount, in O(log knots of the trace).

@@ -9,8 +9,6 @@ client.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -37,7 +35,7 @@ class Run(NamedTuple):
     run: Array  # int32, index among the client's runs
     local_steps: Array  # int32, number of local steps
     longest: Array  # float64, longest of the runs that started earlier in seconds, hangs excluded
-    now: Array | float = math.nan  # float64, start of the run in simulated seconds; NaN if unknown
+    now: Array | float = np.nan  # float64, start of the run in simulated seconds; NaN if unknown
 
 
 class Draw(NamedTuple):
@@ -325,7 +323,7 @@ class Distribution(Duration):
 
     def draw(self, prepared: Any, run: Run) -> Draw:
         (key,) = prepared
-        own = jax.tree.map(functools.partial(of_client, client=run.client), self)
+        own = jax.tree.map(lambda one: of_client(one, run.client), self)
         time = own.quantile(share_of(key, run.client, None if self.per == "client" else run.run))
         return worked(time * run.local_steps if self.per == "step" else time)
 

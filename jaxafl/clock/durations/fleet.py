@@ -67,7 +67,6 @@ class Hours(Duration):
 
     def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
         """Returns the seconds until the hours begin, 0 within them, with the functions of NumPy or of JAX."""
-        raise NotImplementedError
 
     def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
         """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -109,25 +108,24 @@ class Sharing:
         """Takes the speed B in bytes per second, and the bytes of an upload and of a download."""
         self.speed, self.up, self.down = speed, up, down
         self.bytes, self.since = 0.0, 0.0  # V at the time of the last change of n
-        self.transfers: list[tuple[float, int, int, int]] = []  # heap of V at the end, client, end, run_id
-        self.works: list[tuple[float, int, int]] = []  # heap of time at the end, client, run_id
+        self.transfers: list[tuple[Any, ...]] = []  # heap of V at the end, client, end, run_id
+        self.works: list[tuple[Any, ...]] = []  # heap of time at the end, client, run_id
         self.runs: dict[int, tuple[LocalRun, float]] = {}  # in flight with the seconds of their work, by run_id
         self.under_way: set[int] = set()  # run_ids of the n transfers
 
     def begin(self, now: float, run: LocalRun, seconds: float) -> LocalRun:
         """Begins the download of a run that works for some seconds, and returns the run, whose end is not known."""
         self._serve(now)
-        run = run._replace(arrived=NEVER if seconds == NEVER else math.nan)
+        run = run._replace(arrived=NEVER if seconds == NEVER else np.nan)
         self.runs[run.run_id] = run, seconds
         self._transfer(run, self.down, _DOWN)
         return run
 
     def time(self, now: float) -> float:
         """Returns the time of the next end of a transfer or of work."""
-        while self.transfers and self.transfers[0][-1] not in self.runs:
-            heappop(self.transfers)
-        while self.works and self.works[0][-1] not in self.runs:
-            heappop(self.works)
+        for heap in (self.transfers, self.works):
+            while heap and heap[0][-1] not in self.runs:
+                heappop(heap)
         return min(self._transferred(now), self.works[0][0] if self.works else NEVER)
 
     def advance(self, now: float) -> LocalRun | None:

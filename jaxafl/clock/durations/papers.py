@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -53,7 +52,7 @@ class three_tier(Duration):
         if self.split == "client":
             if num_clients > _MANY:
                 return keys[0], keys[1]
-            return keys[0], jax.vmap(functools.partial(self._tier, keys[1]))(jnp.arange(num_clients))
+            return keys[0], jax.vmap(self._tier, (None, 0))(keys[1], jnp.arange(num_clients))
         shape = jnp.full(3, self.gamma, jnp.float64)
         edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(keys[1], shape, dtype=jnp.float64)))
         order = jnp.argsort(share_of(keys[1], jnp.arange(num_clients)))

@@ -219,7 +219,7 @@ class routed(Clock):
     def table(self, num_clients: int) -> np.ndarray:
         """Returns the probabilities p_i, float64 [N]."""
         given = 1 / num_clients if self.probabilities is None else self.probabilities
-        return np.broadcast_to(np.asarray(given, np.float64), (num_clients,))
+        return np.full(num_clients, given, np.float64)
 
     def arrivals(self, num_clients: int) -> int:
         return 1

@@ -56,7 +56,7 @@ class _Regional(Clock):
     def transfers(self) -> tuple[list[float], list[float]]:
         """Returns the seconds up and down of every region."""
         count = max(self.regions) + 1
-        up, down = (np.broadcast_to(np.asarray(one, float), count).tolist() for one in (self.up, self.down))
+        up, down = (np.full(count, one, float).tolist() for one in (self.up, self.down))
         return up, down
 
 

@@ -57,8 +57,7 @@ class stale_rounds(Clock):
     def arrivals(self, num_clients: int) -> int:
         return self.participants
 
-    def in_flight(self, num_clients: int) -> int:
-        return self.participants
+    in_flight = arrivals
 
     def steps(self, fleet: Fleet) -> Steps:
         size = self.participants

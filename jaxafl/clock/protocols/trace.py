@@ -7,15 +7,14 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.durations.duration import POINTS, Draw, Duration, Run, Times, worked
 from jaxafl.options import as_numbers, in_order, static
 
-Array = jax.Array
 C = TypeVar("C", bound=Clock)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
@@ -157,7 +156,7 @@ def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Datas
     tokens = tokenise(tokenizer, [*train, *test], max_length)
     source = {
         "source": route,
-        "tokenizer": os.fspath(name),
+        "tokenizer": str(name),
         "vocabulary": tokenizer.get_vocab_size(),
         "max_length": max_length,
         "truncated_training_samples": int(tokens.truncated[: len(y)].sum()),

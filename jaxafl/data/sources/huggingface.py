@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import itertools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +13,7 @@ from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
-from jaxafl.options import UserError, as_path, named
+from jaxafl.options import UserError, as_path, named, required
 from jaxafl.readers.pictures import is_picture, pixels
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
 
@@ -108,10 +106,7 @@ def from_huggingface(
 
 def _loaded(name: str | os.PathLike[str], config: str | None) -> Any:
     """Loads all splits of a dataset of the hub, of its cache on disk, or of a folder."""
-    if importlib.util.find_spec("datasets") is None:
-        raise ImportError(f'from_huggingface({str(name)!r}) needs the package datasets: pip install "jaxafl[hf]"')
-    import datasets
-
+    datasets = required("datasets", "hf", f"from_huggingface({str(name)!r})")
     folder = as_path(name)
     if any((folder / file).is_file() for file in ("dataset_dict.json", "state.json")):
         return datasets.load_from_disk(folder)
@@ -175,7 +170,7 @@ def _samples(
         return tokens.split(stops), said, Preprocessing(as_integers, None, "tokens")
     if len(columns) > 1:
         raise UserError(f"{name}: only texts can come from two columns")
-    every = itertools.chain.from_iterable(part[columns[0]] for part in splits)
+    every = (one for part in splits for one in part[columns[0]])
     if is_picture(first):
         return np.split(pixels(name, every), stops), {}, cast()
     array = np.asarray(list(every))

@@ -196,14 +196,12 @@ def _load(source: _Source, data_dir: Directory, augment: bool = False) -> Datase
             arrays += [x[order], y[order]]
     scale = normalise(255.0, source.mean, source.std, augment=crop_and_flip() if augment else None)
     x, y, x_test, y_test = arrays
-    said = {"source": route}
-    return Dataset(name, x, y, x_test, y_test, source.classes, scale, None, said, (source.reference,))
+    return Dataset(name, x, y, x_test, y_test, source.classes, scale, None, {"source": route}, (source.reference,))
 
 
 def _read_idx(source: _Source, directory: pathlib.Path) -> Arrays:
     paths = find_files(source.name, [(place, _IDX) for place in (directory / source.name, directory)])
-    sums = [SHA256[f"{source.name}/{file}"] for file in _IDX]
-    arrays = [read_idx(path, known) for path, known in zip(paths, sums, strict=False)]
+    arrays = [read_idx(path, SHA256[f"{source.name}/{file}"]) for path, file in zip(paths, _IDX, strict=False)]
     return [array[..., None] if array.ndim == 3 else array for array in arrays]
 
 

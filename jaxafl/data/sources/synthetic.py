@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -135,7 +134,7 @@ def _normals(key: keys.Key, count: int) -> jax.Array:
     """Draws standard normal float32 `[count]`: counter i of the key gives numbers 2i and 2i + 1, by Box and Muller."""
     first, second = jax.lax.optimization_barrier(keys.threefry(key, jnp.arange((count + 1) // 2, dtype=jnp.uint32), 0))
     radius = jnp.sqrt(-2.0 * jnp.log1p(-keys.uniform((first, first), jnp.float32)))
-    angle = jnp.float32(2 * math.pi) * keys.uniform((second, second), jnp.float32)
+    angle = jnp.float32(2 * np.pi) * keys.uniform((second, second), jnp.float32)
     pairs = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
     return pairs.reshape(-1)[:count]
 

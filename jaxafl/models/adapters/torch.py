@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import types
 import zlib
-from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -81,78 +81,25 @@ def from_torch(
     module = _checked(module)
     loss_of = as_loss("from_torch", loss)
     network = type(module).__name__
-    trained = {one: _array(value) for one, value in module.named_parameters() if value.requires_grad}
-    held = {one: _array(value) for one, value in module.named_parameters() if not value.requires_grad}
+    parameters = [(one, value.requires_grad, _array(value)) for one, value in module.named_parameters()]
+    trained, held = ({one: value for one, given, value in parameters if given == kind} for kind in (True, False))
     buffers = {one: _array(value) for one, value in module.named_buffers()}
     if not trained:
         raise UserError(f"from_torch: no parameter of {network} requires a gradient; expected one to train")
-
-    def called(values: Arrays, batch: Batch, key: Key, train: bool) -> tuple[Any, Arrays]:
-        """Returns the predictions, and the buffers that the call has changed."""
-        env = environment.Environment(drawing_key(key), batch.mask)
-        float_type = jnp.result_type(*(values[one] for one in trained))
-        with jax.ensure_compile_time_eval():
-            constants = {
-                one: jnp.asarray(value, float_type if value.dtype.kind == "f" else None)
-                for one, value in buffers.items()
-                if one not in values
-            }
-        net = _copied(module, {**values, **constants}, env).train(train)
-        env.writable += net.buffers()
-        before = _values(net, env)
-        first = images == "NHWC"
-        x = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 1) if first and jnp.ndim(leaf) == 4 else leaf, batch.x)
-        with env.active():
-            x = env.j2t_iso(x)
-            out = net(**x) if isinstance(x, Mapping) else net(*x) if isinstance(x, tuple | list) else net(x)
-        changed = {one: value for one, value in _values(net, env).items() if value is not before[one]}
-        if wrong := sorted(changed.keys() - buffers.keys()):
-            raise UserError(f"from_torch: forward of {network} changes its parameter {wrong[0]}. Make it a buffer")
-        return env.t2j_iso(out), changed
-
-    def moving(batch: Batch) -> list[str]:
-        """Returns the names of the buffers that training changes."""
-        params, key = jax.eval_shape(lambda: ({**trained, **held}, jax.random.key(0)))
-        moved = jax.eval_shape(lambda params, batch, key: called(params, batch, key, True)[1], params, batch, key)
-        names = [one for one in moved if not one.endswith("num_batches_tracked")]
-        if wrong := [one for one in names if buffers[one].dtype.kind != "f"]:
-            raise UserError(
-                f"from_torch: {network} changes its buffer {wrong[0]} of {buffers[wrong[0]].dtype}; expected floats, "
-                "whose mean over clients is defined"
-            )
-        return names
-
-    @jax.jit
-    def drawn(params: Params, key: Key) -> Params:
-        """Draws the parameters that `reset_parameters` sets, in each module after its submodules."""
-        env = environment.Environment(key)
-        net = _copied(module, {**params, **held, **buffers}, env)
-        env.writable += [*net.parameters(), *net.buffers()]
-        before = _values(net, env)
-        with env.active():
-            for part in reversed(list(net.modules())):
-                for method in ("reset_parameters", "_reset_parameters"):
-                    getattr(part, method, lambda: None)()
-        after = _values(net, env)
-        return {one: after[one] for one in params if after[one] is not before[one]}
-
+    functions = _Functions(module, environment.Environment, trained, held, buffers, images)
+    drawn = jax.jit(functions.drawn)
     sample = {} if reset is False else drawn(trained, jax.random.key(0, impl="threefry2x32"))
     if reset is None:
         _check_drawn(network, trained, sample)
 
     def make(key: Key, batch: Batch) -> tuple[Params, State]:
-        state = {one: buffers[one] for one in moving(batch)}
+        state = {one: buffers[one] for one in functions.moving(batch)}
         return {**trained, **(drawn(trained, key) if sample else {})}, state
 
     def apply(
-        params: Params,
-        state: State,
-        batch: Batch,
-        key: Key,
-        train: bool,
-        frozen: Mapping[str, Any] = types.MappingProxyType({}),
+        params: Params, state: State, batch: Batch, key: Key, train: bool, frozen: Params = types.MappingProxyType({})
     ) -> tuple[Outputs, State]:
-        predictions, new = called({**frozen, **params, **state}, batch, key, train)
+        predictions, new = functions.called({**frozen, **params, **state}, batch, key, train)
         outputs = scored(lambda: loss_of(predictions, batch), batch, lambda: predictions)
         return outputs, {one: new.get(one, value) for one, value in state.items()} if train else state
 
@@ -161,6 +108,77 @@ def from_torch(
     description = {"network": network, "framework": "torch", "initial": _initial(trained, [*sample], buffers)}
     description |= {"loss": loss} if isinstance(loss, str) else {}
     return Model(name or network, make, apply, description, held or None, sees_mask, references, better=better)
+
+
+class _Functions(NamedTuple):
+    """A module as functions of its arrays."""
+
+    module: TorchModule
+    environment: Any
+    trained: Arrays
+    held: Arrays
+    buffers: Arrays
+    images: str
+
+    def called(self, values: Arrays, batch: Batch, key: Key, train: bool) -> tuple[Any, Arrays]:
+        """Returns the predictions, and the buffers that the call has changed."""
+        env = self.environment(drawing_key(key), batch.mask)
+        float_type = jnp.result_type(*(values[one] for one in self.trained))
+        with jax.ensure_compile_time_eval():
+            constants = {
+                one: jnp.asarray(value, float_type if value.dtype.kind == "f" else None)
+                for one, value in self.buffers.items()
+            }
+        net = _copied(self.module, {**constants, **values}, env).train(train)
+        env.writable += net.buffers()
+        first = self.images == "NHWC"
+        x = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 1) if first and jnp.ndim(leaf) == 4 else leaf, batch.x)
+
+        def forward() -> Any:
+            given = env.j2t_iso(x)
+            if isinstance(given, Mapping):
+                return net(**given)
+            return net(*given) if isinstance(given, tuple | list) else net(given)
+
+        out, changed = _effects(net, env, forward)
+        if wrong := sorted(changed.keys() - self.buffers.keys()):
+            network = type(self.module).__name__
+            raise UserError(f"from_torch: forward of {network} changes its parameter {wrong[0]}. Make it a buffer")
+        return env.t2j_iso(out), changed
+
+    def moving(self, batch: Batch) -> list[str]:
+        """Returns the names of the buffers that training changes."""
+        params, key = jax.eval_shape(lambda: ({**self.trained, **self.held}, jax.random.key(0)))
+        moved = jax.eval_shape(lambda params, batch, key: self.called(params, batch, key, True)[1], params, batch, key)
+        names = [one for one in moved if not one.endswith("num_batches_tracked")]
+        if wrong := [one for one in names if self.buffers[one].dtype.kind != "f"]:
+            raise UserError(
+                f"from_torch: {type(self.module).__name__} changes its buffer {wrong[0]} of "
+                f"{self.buffers[wrong[0]].dtype}; expected floats, whose mean over clients is defined"
+            )
+        return names
+
+    def drawn(self, params: Params, key: Key) -> Params:
+        """Draws the parameters that `reset_parameters` sets, in each module after its submodules."""
+        env = self.environment(key)
+        net = _copied(self.module, {**params, **self.held, **self.buffers}, env)
+        env.writable += [*net.parameters(), *net.buffers()]
+
+        def reset() -> None:
+            for part in reversed(list(net.modules())):
+                for method in ("reset_parameters", "_reset_parameters"):
+                    getattr(part, method, lambda: None)()
+
+        after = _effects(net, env, reset)[1]
+        return {one: after[one] for one in params if one in after}
+
+
+def _effects(net: TorchModule, env: Any, act: Callable[[], Any]) -> tuple[Any, Arrays]:
+    """Returns the result of a call in an environment, and the parameters and buffers of `net` that it has changed."""
+    before = _values(net, env)
+    with env.active():
+        out = act()
+    return out, {one: value for one, value in _values(net, env).items() if value is not before[one]}
 
 
 def _checked(module: TorchModule) -> TorchModule:

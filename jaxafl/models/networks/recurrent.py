@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -11,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxafl.models.convolution import with_backward
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.dense import Dense
@@ -138,17 +138,12 @@ class LSTM(nn.Module):
         return _recurrence(dtype, projected, kernel[inputs:]).astype(dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _recurrence(dtype: Any, projected: Array, kernel: Array) -> Array:
+def _forward(dtype: Any, projected: Array, kernel: Array) -> tuple[Array, Any]:
     """Computes h [L, B, H] from the input's part of the gates [L, B, 4H] and the kernel of the state [H, 4H].
 
     The derivative is explicit. That of a scan would add up the kernel's gradient in every step, with a read and a write
     of [H, 4H], instead of one product of [H, L·B] and [L·B, 4H].
     """
-    return _forward(dtype, projected, kernel)[0]
-
-
-def _forward(dtype: Any, projected: Array, kernel: Array) -> tuple[Array, Any]:
     zero = jnp.zeros((projected.shape[1], kernel.shape[0]), projected.dtype)
 
     def step(carry: tuple[Array, Array], inputs: Array) -> tuple[tuple[Array, Array], Any]:
@@ -184,7 +179,7 @@ def _backward(dtype: Any, saved: Any, gradient: Array) -> tuple[Array, Array]:
     return dz, _product(_shifted(h).reshape(-1, width).T, dz.reshape(-1, 4 * width), dtype, kernel.dtype)
 
 
-_recurrence.defvjp(_forward, _backward)
+_recurrence = with_backward(_forward, _backward, 0)
 
 
 def _shifted(states: Array) -> Array:

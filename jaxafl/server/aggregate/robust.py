@@ -64,7 +64,6 @@ class trimmed_mean(Center):
         if (self.share is None) == (self.count is None):
             given = f"share={self.share}, count={self.count}"
             raise UserError(f"trimmed_mean: got {given}; give one of them, e.g. trimmed_mean(share=0.1)")
-        super().check(server, clock, client, num_clients)
 
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> Found:
         total = jnp.sum(times)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
@@ -80,7 +80,7 @@ class psurdg(_DelayedGradients):
     needs = Needs(client_rows=1, empty_steps=True)
 
     def init(self, params: Tree, samples: Array) -> PSURDGState:
-        nothing = jax.tree.map(jnp.zeros_like, params)
+        nothing = optax.tree.zeros_like(params)
         return PSURDGState(Rows.filled(nothing, len(samples)), samples / jnp.sum(samples))
 
     def update(self, params: Tree, state: PSURDGState, arrivals: Arrivals) -> Outcome:

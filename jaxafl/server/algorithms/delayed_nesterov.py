@@ -77,13 +77,13 @@ def nesterov(rate: Number, momentum: Number, period: int, activation: Number) ->
     """
 
     def init(params: Tree) -> Delayed:
-        zeros = jax.tree.map(jnp.zeros_like, params)
+        zeros = optax.tree.zeros_like(params)
         return Delayed(zeros, zeros, jnp.int32(0))
 
     def update(gradient: Tree, state: Delayed, params: Tree = None) -> tuple[Tree, Delayed]:
         changes = (state.arrivals + 1) % period == 0
         share = jnp.where(changes, 1 - activation * (period - 1), activation)
-        total = jax.tree.map(jnp.subtract, state.total, gradient)
+        total = optax.tree.sub(state.total, gradient)
         new = jax.tree.map(lambda m, b: jnp.where(changes, momentum * m + b / period, m), state.momentum, total)
         step = jax.tree.map(lambda m, g: rate * (share * momentum * m - g / period), new, gradient)
         total = jax.tree.map(lambda b: jnp.where(changes, 0, b), total)

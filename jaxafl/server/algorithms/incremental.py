@@ -46,8 +46,7 @@ class _Incremental(Server):
 
     def init(self, params: Tree, samples: Array) -> TableState:
         nothing = jax.tree.map(jnp.zeros_like, params)
-        number_of_clients = len(samples)
-        return TableState(Rows.filled(nothing, number_of_clients), nothing, jnp.full(number_of_clients, -1, jnp.int32))
+        return TableState(Rows.filled(nothing, len(samples)), nothing, jnp.full(len(samples), -1, jnp.int32))
 
     def update(self, params: Tree, state: TableState, arrivals: Arrivals) -> Outcome:
         entered = enter(state.table, arrivals, arrivals.delta)

@@ -14,7 +14,7 @@ from jaxafl.clock.contract import ByOptions, Delivery
 from jaxafl.clock.protocols.rounds import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import Rows, buffers, weighted_sum
 from jaxafl.options import Number, Part, check_options, number, recording, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, norm
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, first_of, norm
 
 
 class afl(Server):
@@ -196,7 +196,7 @@ class fedfa(Server):
         return FedFaState(buffers.allocate(params, self.window), jnp.int32(0))
 
     def update(self, params: Tree, state: FedFaState, arrivals: Arrivals) -> Outcome:
-        model = jax.tree.map(lambda leaf: leaf[0], arrivals.models)
+        model = first_of(arrivals.models)
         models = buffers.write(state.models, state.received % self.window, model)
         full = state.received + 1 >= self.window
         new = jax.tree.map(lambda rows, x: jnp.where(full, jnp.mean(rows, axis=0), x), models, params)

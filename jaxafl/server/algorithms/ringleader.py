@@ -54,7 +54,7 @@ class ringleader(Server):
     needs = Needs(client_rows=2)
 
     def init(self, params: Tree, samples: Array) -> RingleaderState:
-        nothing, rows = jax.tree.map(jnp.zeros_like, params), 2 * len(samples)
+        nothing, rows = optax.tree.zeros_like(params), 2 * len(samples)
         sides = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), nothing)
         return RingleaderState(Rows.filled(nothing, rows), jnp.zeros(rows, jnp.int32), sides, jnp.int32(0))
 
