@@ -175,12 +175,7 @@ def tune(
     fewest = next(rung for rung in itertools.count(1) if factor**rung >= len(members))
     count = fewest if rungs is None else check_whole("tune", "rungs", rungs)
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
-    lengths = [max(1, (server_steps or 0) // share) for share in shares]
-    if server_steps is not None and len(set(lengths)) < count:
-        raise UserError(
-            f"tune: {server_steps} server steps are too few for {count} rungs, each {factor} times as long as the one "
-            f"before; give more, or rungs={max(1, count - 1)}"
-        )
+    lengths = _lengths(server_steps, shares, factor)
     every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
     path = None if folder is None else check_folder(folder)
     values = np.full((count, len(members), len(chosen)), np.nan)
@@ -221,6 +216,17 @@ def tune(
     for said in filter(None, (lost, f"{'; '.join(edges)}: widen the grid" if edges else "", tied)):
         warnings.warn(f"tune: {said}", stacklevel=3)
     return tuned
+
+
+def _lengths(server_steps: int | None, shares: list[int], factor: int) -> list[int]:
+    """Returns the server steps of the rungs, which get one of so many shares of `server_steps` each."""
+    lengths = [max(1, (server_steps or 0) // share) for share in shares]
+    if server_steps is not None and len(set(lengths)) < len(shares):
+        raise UserError(
+            f"tune: {server_steps} server steps are too few for {len(shares)} rungs, each {factor} times as long as "
+            f"the one before; give more, or rungs={max(1, len(shares) - 1)}"
+        )
+    return lengths
 
 
 def _tied(scores: np.ndarray, going_on: int, rung: int) -> list[str]:

@@ -31,6 +31,7 @@ class _Adaptive(OptaxServer):
 
     def second_moment(self, v: Array, square: Array) -> Any:
         """Returns v_{t+1} from v_t and D²."""
+        raise NotImplementedError(f"the server {self.name} has no second_moment(v, square)")
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         eps = self.eps  # type: ignore[attr-defined]
