@@ -168,6 +168,9 @@ class Fleet:
                 self.gone()
             self.now, runs = first, []
             while flight and flight[0].arrived == first:
+                if flight[0].run_id in self.open_ended:
+                    self.settle()
+                    continue
                 run = heappop(flight)
                 if run.run_id not in known:
                     continue
