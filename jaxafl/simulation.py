@@ -23,15 +23,14 @@ from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.client import Client, Traffic, traffic
-from jaxafl.client.attack import Attack
+from jaxafl.client.attack.contract import Attack
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.live import Live
-from jaxafl.clock.privacy import Mechanism
-from jaxafl.clock.schedule import Schedule
+from jaxafl.clock.schedule import Mechanism, Schedule
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.held_out import like_samples
 from jaxafl.device import as_arrays, devices_of, on_host
-from jaxafl.engine.check import EVAL_EVERY, Parts, check_simulation, evaluation_interval, mechanism_of
+from jaxafl.engine.check import EVAL_EVERY, Parts, check_simulation, evaluation_interval
 from jaxafl.engine.devices import mesh_of, put_data
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Trained
@@ -347,6 +346,8 @@ class Simulation(Stepwise, Summarised):
 
     def mechanism(self) -> Mechanism:
         """Returns the noise of a checked simulation, and the reason why no privacy can be claimed, if there is one."""
+        from jaxafl.results.privacy.claims import mechanism_of
+
         return mechanism_of(self.data, self.model, self.client, self.server, self.clock, self.attack)
 
     def traffic(self) -> Traffic:

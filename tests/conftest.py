@@ -14,7 +14,7 @@ import jaxlib
 import pytest
 from hypothesis import HealthCheck, settings
 
-from jaxafl.data import statistics
+from jaxafl.data.sources import traverse
 from jaxafl.device import compilation
 
 # how fast a machine draws and compiles is nothing that a test is about; what fails on one machine fails on all
@@ -87,7 +87,7 @@ def _compiled_once(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> 
         jax.config.update(name, value)
 
 
-statistics._CALL = 2_048  # samples that are drawn at once: tests draw few, and programs compiled quickly are slow
+traverse._CALL = 2_048  # samples that are drawn at once: tests draw few, and programs compiled quickly are slow
 _usual_passes = compilation._disabled
 _usual_flags = os.environ.get("XLA_FLAGS", "").split()
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxafl.results.curves import check_at, reach, value
-from jaxafl.results.paired import difference, summary, survival, time_to
-from jaxafl.results.tables import Cell, decimals, table
+from jaxafl.results.tables.text import Cell, decimals, table
+from jaxafl.study.paired import difference, summary, survival, time_to
 
 TIMES = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=9)
 QUICK = settings(max_examples=60, deadline=None)

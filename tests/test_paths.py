@@ -9,7 +9,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.cli import main
-from jaxafl.models.checkpoint import save_parameters
+from jaxafl.models.adapters.checkpoint import save_parameters
 from jaxafl.readers.directory import data_directory
 from tests import reported
 from tests.problems import classifier

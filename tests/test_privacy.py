@@ -16,6 +16,7 @@ from scipy.stats import norm
 
 import jaxafl as afl
 from jaxafl import upload
+from jaxafl.clock.schedule import Mechanism
 from jaxafl.server import Outcome, Server
 from tests.problems import classifier, descent, quadratic
 from tests.test_dp_sgd import Normalised
@@ -101,7 +102,7 @@ def test_sensitivities_are_those_of_a_slow_count(name: str) -> None:
     for row in arrivals:
         for c, r, _ in row:
             sent[c].add(r)
-    at_clients = dataclasses.replace(schedule, mechanism=lambda: afl.clock.privacy.Mechanism(at="client"))
+    at_clients = dataclasses.replace(schedule, mechanism=lambda: Mechanism(at="client"))
     found = at_clients.privacy(np.linspace(1, 2, clients), delta=DELTA)
     runs = np.array([len(sent[client]) for client in range(clients)])
     np.testing.assert_allclose(found.sensitivity, np.sqrt(runs) / np.linspace(1, 2, clients))

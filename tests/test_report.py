@@ -14,7 +14,7 @@ import pytest
 import xarray as xr
 
 from jaxafl.plot import report
-from jaxafl.results.tables import decimals
+from jaxafl.results.tables.text import decimals
 from tests.reported import comparison, run, sweep
 from tests.variants import slow_but
 

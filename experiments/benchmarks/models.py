@@ -64,7 +64,7 @@ def lax_convolution(
 def convolving(name: str) -> contextlib.AbstractContextManager[Any]:
     """While it is open, the layers of the package convolve in the way `name`."""
     return (
-        mock.patch("jaxafl.models.convolution.conv2d", lax_convolution)
+        mock.patch("jaxafl.models.networks.convolution.conv2d", lax_convolution)
         if name == "lax.conv"
         else contextlib.nullcontext()
     )

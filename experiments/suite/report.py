@@ -13,7 +13,7 @@ from scipy import stats
 
 from experiments.suite.experiment import Claim, Experiment, Values
 from experiments.suite.running import NO_DATA, figures
-from jaxafl.results.paired import summary
+from jaxafl.study.paired import summary
 
 
 def verdict(numbers: np.ndarray, unit: str = "") -> str:

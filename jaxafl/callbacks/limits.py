@@ -14,8 +14,7 @@ from jaxafl.callbacks.stopping import StopAfter, Targets
 from jaxafl.client import Traffic
 from jaxafl.clock.fleet import Gone, ServerStep
 from jaxafl.clock.live import Live
-from jaxafl.clock.privacy import Mechanism, largest_epsilon
-from jaxafl.clock.schedule import joined
+from jaxafl.clock.schedule import Mechanism, joined
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import UNBOUNDED
 from jaxafl.options import UserError, check_number, check_whole, shown
@@ -103,6 +102,8 @@ class Limited:
             unused = part.runs_refused + part.runs_lost
             within, why = self.reached(part.time, part.taken, unused, part.runs_begun, done, before)
             if mechanism:
+                from jaxafl.clock.accounts.privacy import largest_epsilon
+
                 parts.append(part)
                 epsilon = largest_epsilon(joined(parts), mechanism, self.exact["delta"])
                 allowed = int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))

@@ -30,7 +30,7 @@ from jaxafl.data import Dataset
 from jaxafl.models.model import Precision
 from jaxafl.options import UserError, kinds_of, shown
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.executors import dask_executor, process_pool, slurm_executor
+from jaxafl.sweep.executors.pools import dask_executor, process_pool, slurm_executor
 
 _PARTS = {  # part -> flag, kind, default name, help
     "data": ("data", "datasets", "femnist", "dataset"),

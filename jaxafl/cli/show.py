@@ -149,7 +149,7 @@ def _loaded(files: Sequence[pathlib.Path]) -> Any:
 
 def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
     """Prints a row for each member of a result or of several, its numbers averaged over seeds."""
-    from jaxafl.results.members import heading, members
+    from jaxafl.results.tables.members import heading, members
 
     several = [*result.values()] if isinstance(result, dict) else [result]
     metric = "accuracy" if "accuracy" in several[0].variables else "loss"

@@ -15,7 +15,7 @@ import optax
 
 from jaxafl.client.correction.contract import Array, Correction
 from jaxafl.client.optimizer import Optimised
-from jaxafl.client.upload import Upload, as_upload
+from jaxafl.client.upload.contract import Upload, as_upload
 from jaxafl.options import Number, UserError, check_whole, in_order, number, recording, shown, static
 
 Counts = TypeVar("Counts", np.ndarray, jax.Array)

@@ -5,23 +5,41 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.fleet import LocalRun
-from jaxafl.clock.privacy import How, Mechanism, privacy_of
 from jaxafl.options import Summarised, UserError
 
 if TYPE_CHECKING:
     import xarray as xr
 
+How = Literal["participation", "sampled", "tree"]
 FLYING = "flying"
 PER_STEP = ("time", "runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
 """Columns of server steps of every schedule."""
 PER_ARRIVAL = (*LocalRun._fields, "multiplicity", "kind")
 """Columns of arrivals of every schedule."""
+
+
+class Mechanism(NamedTuple):
+    """Noise of a simulation, and what it lacks for a claim of privacy.
+
+    Attributes:
+        noise_multiplier: z, standard deviation of the noise over the clipping norm, a number or [N]; `None` without.
+        at: `"server"` for noise in the sum of updates, `"client"` for noise in every update.
+        kept: True if every server step uses the last update of every client again.
+        drawn: True if server steps draw their clients. Otherwise clients arrive at any time.
+        refused: reason why participations or weights depend on data; empty if they do not.
+    """
+
+    noise_multiplier: Any = None
+    at: str = "server"
+    kept: bool = False
+    drawn: bool = True
+    refused: str = ""
 
 
 class Source(NamedTuple):
@@ -225,6 +243,8 @@ class Schedule(Summarised):
             >>> schedule.privacy(noise_multiplier=4.0, delta=1e-5).max_epsilon[-1].round(4).item()
             4.3772
         """
+        from jaxafl.clock.accounts.privacy import privacy_of
+
         if self.start:
             raise UserError("privacy: this is a part of a schedule; expected one from the first server step on")
         drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
@@ -274,7 +294,7 @@ class Schedule(Summarised):
             >>> schedule.energy(watts=10, idle_watts=2, joule_per_byte=1e-6, size=(1e6, 1e6)).joules.values.tolist()
             [30.0, 54.0]
         """
-        from jaxafl.clock.energy import energy_of
+        from jaxafl.clock.accounts.energy import energy_of
 
         if size is None and np.any(joule_per_byte) and self.traffic is None:
             raise UserError(

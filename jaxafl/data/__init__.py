@@ -1,7 +1,5 @@
 """Datasets: sources, partitions over clients, and the federated dataset of a simulation."""
 
-from jaxafl.data.arrays import from_arrays, from_clients
-from jaxafl.data.chart import heat_map
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition import (
@@ -16,7 +14,10 @@ from jaxafl.data.partition import (
     shards,
     sizes,
 )
+from jaxafl.data.partition.heat_map import heat_map
+from jaxafl.data.partition.statistics import PartitionStatistics
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast, crop_and_flip, normalise
+from jaxafl.data.sources.arrays import from_arrays, from_clients
 from jaxafl.data.sources.femnist import femnist
 from jaxafl.data.sources.glue import glue_mrpc, glue_rte, glue_sst2
 from jaxafl.data.sources.huggingface import from_huggingface
@@ -25,7 +26,6 @@ from jaxafl.data.sources.leaf import from_leaf
 from jaxafl.data.sources.shakespeare import shakespeare, shakespeare_plays
 from jaxafl.data.sources.synthetic import synthetic
 from jaxafl.data.sources.texts import from_texts
-from jaxafl.data.statistics import PartitionStatistics
 from jaxafl.readers.download import download
 from jaxafl.readers.tfds_source import prepare_tfds
 

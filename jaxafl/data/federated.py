@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,9 +13,10 @@ import numpy as np
 from jaxafl.data.form import DataForm, Gather, gather_stored, kind_of_sample, stored_rows
 from jaxafl.data.held_out import HeldOut, Owners, held_out, owners_of, test_sets_of
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.data.statistics import PartitionStatistics, labels_only, traverse
-from jaxafl.data.targets import quantile_bins, require_classes
 from jaxafl.options import Summarised, UserError
+
+if TYPE_CHECKING:
+    from jaxafl.data.partition.statistics import PartitionStatistics
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -208,20 +209,9 @@ class FederatedData(Summarised):
         Raises:
             ValueError: samples do not have one class each, and `quantiles` is not given or impossible.
         """
-        if quantiles is None:
-            require_classes(self.name, self.y_test)
-        sizes = np.asarray(self.counts)
-        if self.gather is gather_stored:
-            clients = np.repeat(np.arange(self.num_clients), sizes)
-            labels = self.arrays["y"][stored_rows(self.arrays, sizes)]
-        else:
-            found = traverse(labels_only(self.gather), self.arrays, np.zeros_like(sizes), sizes)
-            clients, _, labels = map(np.concatenate, zip(*found, strict=True))
-        if quantiles is not None:
-            labels = quantile_bins(self.name, labels, quantiles)
-        histogram = np.zeros((self.num_clients, quantiles or self.num_classes or 0), np.int32)
-        np.add.at(histogram, (clients, labels), 1)
-        return PartitionStatistics(self.name, sizes, histogram, self.client_names, quantiles is not None)
+        from jaxafl.data.partition.statistics import statistics_of
+
+        return statistics_of(self, quantiles)
 
 
 def kind_of_target(y: np.ndarray, num_classes: int | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What must hold between the parts of a simulation: tables of (predicate, message), checked once before a run."""
+"""What must hold between the parts of a simulation: a table of (predicate, message), checked once before a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import warnings
 import weakref
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -25,16 +24,11 @@ from jaxafl.client import (
     sent_update,
     shared_of,
     takes_examples,
-    traffic,
 )
-from jaxafl.client.attack import Attack
-from jaxafl.client.correction import Correction
-from jaxafl.client.sending import traffic_of_correction
-from jaxafl.client.upload import received_size
+from jaxafl.client.attack.contract import Attack
+from jaxafl.client.upload.contract import received_size
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.clock.durations.duration import Duration, reads
 from jaxafl.clock.live import check_clock
-from jaxafl.clock.privacy import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample, stored_targets
 from jaxafl.device import as_arrays
@@ -43,12 +37,11 @@ from jaxafl.device.keys import seed_key, unpack
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import remember_metrics
-from jaxafl.engine.state import State, example_batch, first_state, shapes_of_model
+from jaxafl.engine.state import State, example_batch, shapes_of_model
 from jaxafl.models.model import Batch, Model, recorded_classes
 from jaxafl.options import UserError, check_options, check_whole
 from jaxafl.server.aggregate.contract import Aggregate
-from jaxafl.server.contract import Arrivals, Server, unfit
-from jaxafl.server.fedopt import OptaxServer
+from jaxafl.server.contract import Server, unfit
 
 EVAL_EVERY = 20
 """The default number of server steps between evaluations."""
@@ -57,7 +50,7 @@ _BATCH = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts of a simulation, and what the tables ask about them; `clock` and `model` as a run has them."""
+    """The parts of a simulation, and what tables of rules ask about them; `clock` and `model` as a run has them."""
 
     data: FederatedData
     model: Model
@@ -93,27 +86,12 @@ class Parts:
         return shapes_of_model(self.model, self.data.form)
 
     @functools.cached_property
-    def noise(self) -> tuple[Any, str]:
-        """Noise multiplier and its place, see `noise_of`."""
-        return noise_of(self.client, self.server)
-
-    @property
-    def is_planned(self) -> bool:
-        """True if there is no noise yet, and it is planned for the sum of the M updates of a step."""
-        return self.noise[0] is None and not self.server.needs.client_rows
-
-    @property
-    def means_planned(self) -> bool:
-        """True if noise is planned, and the server steps by a weighted mean or an aggregate."""
-        return self.is_planned and isinstance(self.server, OptaxServer)
-
-    @functools.cached_property
     def prepared_server(self) -> Any:
         """The server of a run, at its first step."""
         return self.server.prepare(self.clock, self.client, self.data.counts, 0)[0].at_step(0)
 
 
-Rule = tuple[Callable[[Parts], Any], str]
+Rule = tuple[Callable[[Any], Any], str]
 """Predicate that is true if parts do not fit, and the message with `{found}` for what it returned."""
 
 _FIT: tuple[Rule, ...] = (
@@ -192,81 +170,6 @@ _FIT: tuple[Rule, ...] = (
         "the network of {model.name} keeps state from batch to batch (batch statistics?) and takes no mask, so that it "
         "would count the padding of local epochs and full batches. Let its __call__ take `mask` (bool [B]) and leave "
         "padding out, as jaxafl.models.BatchNorm does, or train with steps=... and a batch_size",
-    ),
-)
-_NOT_PRIVATE: tuple[Rule, ...] = (
-    (
-        lambda p: p.server.needs.replies,
-        "the server {server.name} replies with local steps that depend on the updates, so participations depend on "
-        "data. Use a server that does not reply",
-    ),
-    (
-        lambda p: p.server.needs.validation,
-        "the server {server.name} computes gradients on the validation set, held-out samples of clients, without "
-        "noise. Use another server",
-    ),
-    (
-        lambda p: p.client.charge == "executed",
-        "Client(charge='executed') makes the time of a run depend on its losses, so participations depend on data. Use "
-        "charge='planned'",
-    ),
-    (
-        lambda p: _draws_by_samples(p.clock, p.data.counts),
-        "the clock {clock.name} draws clients by their sample counts, so participations depend on data. Use "
-        "select='uniform', or weights that do not depend on data",
-    ),
-    (
-        lambda p: (
-            p.client.epochs is not None
-            and p.client.batch_size is not None
-            and steps_change_times(p.clock, p.data.num_clients)
-        ),
-        "the clock {clock.name} has durations that depend on local steps, which depend on sample counts with "
-        "Client(epochs={client.epochs}), so participations or their times depend on data. Use Client(steps=...), or "
-        "durations with per='run'",
-    ),
-    (
-        lambda p: p.client.correction and traffic_of_correction(p.client.correction, shared_of(p.client, p.form[0])).up,
-        "Client(correction={client.correction!r}) sends a message without noise beside the update. Leave it out",
-    ),
-    (
-        lambda p: (
-            p.client.correction is not None
-            and type(p.client.correction).serve is not Correction.serve
-            and p.noise[1] == "server"
-        ),
-        "the server uses the received updates for Client(correction={client.correction!r}), too, without the noise "
-        "that it adds to their sum. Use noise at the clients, as in Client(upload=afl.upload.chain("
-        "afl.upload.clip_by_global_norm(C), afl.upload.add_noise(z * C))), or leave the correction out",
-    ),
-    (
-        lambda p: jax.tree.leaves(p.form[1]),
-        "the model {model.name} sends non-trainable state (batch statistics) without noise. Freeze it (`frozen` of the "
-        "model), or use group or layer normalisation",
-    ),
-    (
-        lambda p: " and ".join(_weights_read(p)),
-        "the server {server.name} (with correction={client.correction!r}) weighs updates by {found} of the clients, "
-        "which depend on data. Use uniform weights",
-    ),
-    (
-        lambda p: p.is_planned and not p.means_planned and not p.server.needs.linear and p.arrivals > 1,
-        "the server {server.name} may combine updates otherwise than by their sum, for which the noise is "
-        "planned. Use another server, e.g. fedbuff, or Needs(linear=True) in the class if it takes sums",
-    ),
-    (
-        lambda p: p.means_planned and p.aggregate is not None and not p.aggregate.linear,
-        "{p.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out",
-    ),
-    (
-        lambda p: p.means_planned and not p.prepared_server.bounded,
-        "the server {server.name} may combine updates before they are clipped, or give one of M updates a weight above "
-        "1 / M, which the planned noise does not cover. Use another server, or options such as fedbuff(reduce='mean')",
-    ),
-    (
-        lambda p: p.noise[1] == "server" and p.attack is not None and p.attack.colludes,
-        "the attackers of {attack.name} answer to honest updates, so one update changes several. Use another attack, "
-        "or noise at the clients",
     ),
 )
 
@@ -425,67 +328,3 @@ def noise_of(client: Client, server: Server) -> tuple[Any, str]:
             return (None, "server") if read else (np.asarray(part.noise) / np.asarray(norm), "client")
         norm = part.bound(norm)
     return None, "server"
-
-
-def mechanism_of(
-    data: FederatedData, model: Model, client: Client, server: Server, clock: Clock, attack: Any = None
-) -> Mechanism:
-    """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
-    prepared = clock.prepare(data.counts, lambda: traffic(client, *shapes_of_model(model, data.form)))
-    parts = Parts(data, model, client, server, prepared, attack)
-    noise, at = parts.noise
-    kept = server.needs.client_rows > 0
-    return Mechanism(noise, at, kept, Delivery.CONTINUOUS not in parts.clock.delivers, broken(_NOT_PRIVATE, parts))
-
-
-def steps_change_times(clock: Clock, num_clients: int) -> bool:
-    """Returns True if the times of server steps may depend on the local steps of runs."""
-    protocol = getattr(clock, "clock", clock)  # of `warm_up`
-    durations = [value for value in vars(protocol).values() if isinstance(value, Duration)]
-    return clock.chooses_steps or any("local_steps" in reads(one, num_clients) for one in durations)
-
-
-def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
-    """Returns True if the weights of a prepared clock's draws are the sample counts, or proportional to them."""
-    weights = getattr(getattr(clock, "clock", clock), "weights", None)  # `warm_up` has its protocol there
-    if weights is None:
-        return False
-    of_clock = np.broadcast_to(np.asarray(weights, np.float64), counts.shape)
-    proportional = np.allclose(of_clock * counts.sum(), counts * of_clock.sum())
-    return bool(np.array_equal(of_clock, counts) or (proportional and np.ptp(counts) > 0))
-
-
-def _weights_read(parts: Parts) -> list[str]:
-    """Returns the inputs besides the updates that depend on data and that change the models of three server steps."""
-    clients, size, client, server = parts.data.num_clients, parts.arrivals, parts.client, parts.prepared_server
-    real, none = jnp.result_type(float), jnp.zeros(size, jnp.int32)
-    place = jnp.arange(size)
-    params = jax.tree.map(lambda leaf: jnp.ones(2, leaf.dtype), parts.form[0])
-    several = jax.tree.map(lambda leaf: jnp.sin(1.0 + jnp.arange(2.0 * size)).reshape(size, 2), params)
-
-    def steps(samples: Any, loss: Any, local_steps: Any) -> Any:
-        state, now, found = first_state(server, params, samples), params, []
-        shared = None if client.correction is None else first_shared(client, params)
-        for t in range(3):
-            who = (place + t) % clients
-            columns: Any = dict(mask=none == 0, client=who, multiplicity=none + 1, kind=none, staleness=none + t)
-            columns |= dict(delta=several, base=several, samples=samples[who], local_steps=local_steps[place + t])
-            columns |= dict(loss=loss[place + t], step=jnp.int32(t), time=jnp.ones((), real), key=jax.random.key(t))
-            seen = Arrivals(**columns, columns=defaultdict(lambda: jnp.int32(0)))
-            outcome = server.update(now, state, seen)
-            now, state = outcome.params, outcome.state
-            if client.correction is not None:
-                seen = seen._replace(delta=shared_of(client, several))
-                shared, _ = client.correction.serve(shared, shared_of(client, now), None, seen, clients)
-            found.append((now, outcome.served, shared))
-        return found
-
-    usual = {"the sample counts": jnp.ones(clients, real), "the losses": jnp.ones(size + 2, real)}
-    usual["the local steps"] = jnp.ones(size + 2, jnp.int32)
-    run = jax.jit(lambda *given: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(steps(*given))]))
-    before, read = run(*usual.values()), []
-    for name, values in usual.items():
-        after = run(*(usual | {name: values + jnp.arange(len(values), dtype=values.dtype)}).values())
-        read += [] if np.array_equal(before, after, equal_nan=True) else [name]
-    known = client.epochs is None and client.patience is None  # local steps are those that were asked for
-    return [name for name in read if not (known and name == "the local steps")]

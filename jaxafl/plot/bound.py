@@ -20,7 +20,7 @@ from jaxafl.plot.canvas import (
     tidy,
 )
 from jaxafl.results.curves import curve
-from jaxafl.results.members import Results, finished_members, heading
+from jaxafl.results.tables.members import Results, finished_members, heading
 
 _NEEDS = {"mean_gradient_norm_squared": "gradient_norm_squared", "gap_of_average": "average_loss"}
 

@@ -13,12 +13,12 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from jaxafl.data.picture import Picture
+from jaxafl.data.partition.picture import Picture
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 from jaxafl.results.curves import Curve, curve, failed_steps, has_failed, percent
-from jaxafl.results.members import Member, Results, finished_members
+from jaxafl.results.tables.members import Member, Results, finished_members
 
 ImagePath: TypeAlias = str | os.PathLike[str] | None
 """File of a figure; `None` saves nothing."""

@@ -11,7 +11,7 @@ from jaxafl.options import named
 from jaxafl.plot.canvas import ImagePath, Limits, finish, one_member, panels_of, tidy
 from jaxafl.results.clients import names_of, standard_interval, worst_tenth
 from jaxafl.results.curves import Curve, falls, over_seeds, percent, scale_of
-from jaxafl.results.members import heading
+from jaxafl.results.tables.members import heading
 
 _NAMED = 30  # names are drawn for at most this number of clients
 _POINTS = 200  # points at which seeds are averaged

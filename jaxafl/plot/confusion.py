@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.options import named
 from jaxafl.plot.canvas import ImagePath, finish, one_member, panels_of
-from jaxafl.results.members import Results, heading
+from jaxafl.results.tables.members import Results, heading
 
 _WRITTEN = 20  # classes up to which shares are written into the cells
 

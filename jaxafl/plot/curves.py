@@ -24,8 +24,8 @@ from jaxafl.plot.canvas import (
     tidy,
 )
 from jaxafl.results.curves import AXES, Axis, over_seeds, percent, scale_of, to_its_end
-from jaxafl.results.members import Results, finished_members, heading, unfinished
 from jaxafl.results.points import in_words
+from jaxafl.results.tables.members import Results, finished_members, heading, unfinished
 
 _BYTES = Axis("eval_bytes", "bytes sent, up and down")
 _GRID = 400  # points at which the runs of different seeds are averaged

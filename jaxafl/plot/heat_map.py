@@ -12,8 +12,8 @@ from matplotlib.patches import Rectangle
 from jaxafl.options import UserError, check_choice, named
 from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.results.curves import failed_steps, falls, percent, scale_of
-from jaxafl.results.members import heading, members
-from jaxafl.results.tables import decimals
+from jaxafl.results.tables.members import heading, members
+from jaxafl.results.tables.text import decimals
 
 _WRITTEN = 150  # numbers are written into at most this number of cells
 

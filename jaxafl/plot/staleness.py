@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import DASHES, ImagePath, finish, legend_beside, panels_of, styled, tidy
 from jaxafl.results.arrivals import staleness_of
-from jaxafl.results.members import Results, finished_members, heading
+from jaxafl.results.tables.members import Results, finished_members, heading
 
 _BINS = 40
 

@@ -16,7 +16,7 @@ from jaxafl.clock import Schedule
 from jaxafl.options import UserError, named
 from jaxafl.plot.canvas import ImagePath, finish, panels_of
 from jaxafl.plot.runs import Runs, of_result, of_schedule
-from jaxafl.results.members import Results, finished_members, heading, titled
+from jaxafl.results.tables.members import Results, finished_members, heading, titled
 
 _PANELS = 6
 _STEPS_SHOWN = 60  # lines of more server steps would fill the panel

@@ -13,7 +13,6 @@ import numpy as np
 
 from jaxafl.client import Client, traffic
 from jaxafl.data import FederatedData
-from jaxafl.engine.check import mechanism_of, noise_of
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import options_of
@@ -21,7 +20,6 @@ from jaxafl.references import citation, version
 from jaxafl.results.arrivals import masked, of_schedule
 from jaxafl.results.clients import NAMES, of_population, with_samples
 from jaxafl.results.failures import place_of
-from jaxafl.results.privacy import Privacy
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -104,8 +102,6 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     """
     import xarray as xr
 
-    if not hasattr(xr.Dataset, "privacy"):
-        xr.register_dataset_accessor("privacy")(Privacy)
     schedule, server, data, mask = trained.schedule, parts["server"], parts["data"], trained.schedule.mask
     variables = _variables(trained, parts["client"], data)
     if "attack" in parts:
@@ -201,9 +197,9 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
             found[f"staleness_max_per_step_{mean}"] = measured[f"max_staleness_per_step_{mean}"]
     for name in filter(trained.records.__contains__, server.counters):
         found[f"count_{name}"] = int(trained.records[name].sum())
-    if noise_of(parts["client"], server)[0] is not None:
-        mechanism = mechanism_of(**parts)._asdict()
-        found["mechanism"] = mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}
+    from jaxafl.results.privacy.accessor import recorded
+
+    found |= recorded(parts)
     for name, seconds in trained.seconds.items():
         found[name] = round(seconds, 3)
     return found | dict(trained.notes)

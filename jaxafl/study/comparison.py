@@ -14,10 +14,10 @@ import numpy as np
 from jaxafl.callbacks.stopping import check_target
 from jaxafl.options import UserError, as_path, check_choice, check_number, shown, user_errors
 from jaxafl.results.curves import AXES, check_at, falls, has_failed, known_until, percent, reach, scale_of, value
-from jaxafl.results.paired import Difference, Summary, TimeTo, difference, summary
-from jaxafl.results.paired import time_to as time_to_target
 from jaxafl.results.points import in_words
-from jaxafl.results.tables import Cell, decimals, table
+from jaxafl.results.tables.text import Cell, decimals, table
+from jaxafl.study.paired import Difference, Summary, TimeTo, difference, summary
+from jaxafl.study.paired import time_to as time_to_target
 from jaxafl.sweep.folder import gather
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made

@@ -19,7 +19,7 @@ from jaxafl.callbacks.store import check_folder
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.curves import check_at, value
-from jaxafl.results.tables import Cell, table
+from jaxafl.results.tables.text import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.study.compare import named_progress, seeds_of
 from jaxafl.sweep.assemble import dimensions

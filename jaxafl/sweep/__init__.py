@@ -1,6 +1,6 @@
 """Sweeps of simulations."""
 
-from jaxafl.sweep.executors import process_pool
+from jaxafl.sweep.executors.pools import process_pool
 from jaxafl.sweep.folder import gather
 from jaxafl.sweep.outlook import Outlook, outlook
 from jaxafl.sweep.run import sweep

@@ -28,7 +28,6 @@ from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
 from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.executors import check_executor, run_in
 from jaxafl.sweep.folder import SweepFolder, gather
 from jaxafl.sweep.members import Work
 
@@ -144,8 +143,10 @@ def sweep(
             check_whole("sweep", name, number)
     limits = limits_of("sweep", until)
     chosen = devices_of(devices)
-    if executor is not None:
-        check_executor(folder, devices)
+    if executor is not None and folder is None:
+        raise UserError("sweep(executor=...) needs a folder=..., which all workers see and leave their results in")
+    if executor is not None and devices is not None:
+        raise UserError(f"sweep(executor=...) leaves devices to the workers: leave devices={shown(devices)} out")
     first_batch, jobs = part or (0, 1)
     if part is not None and (folder is None or not 0 <= first_batch < jobs):
         raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
@@ -167,6 +168,8 @@ def sweep(
     watching = contextlib.nullcontext() if progress is False else reporter_of(progress, *about)
     with Interrupts().recorded() as interrupts, watching as reporter:
         if executor is not None and kept is not None:
+            from jaxafl.sweep.executors.tasks import run_in
+
             run_in(executor, work, batches, kept, reporter, interrupts)
         else:
             count = at_once(devices, chosen, work.bytes(left))

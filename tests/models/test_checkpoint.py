@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as arrays
 pytest.importorskip("safetensors", reason="safetensors is not installed (the bert extra)")
 
 from jaxafl.models import Batch, mlp
-from jaxafl.models.checkpoint import initialised, load_parameters, save_parameters
+from jaxafl.models.adapters.checkpoint import initialised, load_parameters, save_parameters
 from jaxafl.models.frozen import named_leaves
 
 KINDS = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int32, np.uint8, np.bool_]

@@ -9,8 +9,8 @@ import pytest
 from flax import linen as nn
 from jax import lax
 
-from jaxafl.models import convolution
-from jaxafl.models.convolution import Conv, conv2d, max_pool
+from jaxafl.models.networks import convolution
+from jaxafl.models.networks.convolution import Conv, conv2d, max_pool
 from tests.variants import slow_but
 
 

@@ -8,7 +8,7 @@ import math
 import os
 
 from jaxafl.callbacks.base import Chunk, Run, Tracker, check_metric, checksum, file_of, set_aside
-from jaxafl.models.checkpoint import named_leaves, save_parameters
+from jaxafl.models.adapters.checkpoint import named_leaves, save_parameters
 from jaxafl.models.metrics import falls
 from jaxafl.options import as_path
 from jaxafl.readers.replacing import replacing

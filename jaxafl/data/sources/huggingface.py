@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.data.arrays import hold_out
 from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
+from jaxafl.data.sources.arrays import hold_out
 from jaxafl.options import UserError, as_path, named, required
 from jaxafl.readers.pictures import is_picture, pixels
 from jaxafl.readers.pretrained import load_tokenizer, tokenise

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.data.arrays import from_arrays
 from jaxafl.data.dataset import Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.data.sources.arrays import from_arrays
 from jaxafl.options import as_path, named
 from jaxafl.readers.directory import missing_dataset
 from jaxafl.readers.leaf import Convert, Pair, leaf_halves, pooled, read_halves

@@ -13,7 +13,7 @@ from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import as_is
-from jaxafl.data.statistics import traverse
+from jaxafl.data.sources.traverse import traverse
 from jaxafl.device import keys
 from jaxafl.options import UserError, check_flag, check_number, check_whole, named
 

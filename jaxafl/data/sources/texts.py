@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.data.arrays import from_clients
 from jaxafl.data.federated import FederatedData
+from jaxafl.data.sources.arrays import from_clients
 from jaxafl.options import UserError, check_number, check_whole, named
 from jaxafl.readers.pretrained import load_tokenizer
 

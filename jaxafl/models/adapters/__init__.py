@@ -1,1 +1,1 @@
-"""Models from modules of other libraries."""
+"""Models from modules of other libraries and from files, and models with LoRA."""

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from jaxafl.models import convolution
-from jaxafl.models.normalisation import BatchNorm
+from jaxafl.models.networks import convolution
+from jaxafl.models.networks.normalisation import BatchNorm
 from jaxafl.options import UserError
 
 Array = jax.Array

@@ -17,8 +17,8 @@ from flax import linen as nn
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxafl.device.keys import drawing_key
-from jaxafl.models.checkpoint import read_tensors
-from jaxafl.models.lora import lora
+from jaxafl.models.adapters.checkpoint import read_tensors
+from jaxafl.models.adapters.lora import lora
 from jaxafl.models.losses import softmax_cross_entropy
 from jaxafl.models.model import Array, Batch, Model, Outputs, Params, scored
 from jaxafl.options import UserError, check_choice, check_number, check_whole, user_errors

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from flax import linen as nn
 
-from jaxafl.models.convolution import Conv
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
+from jaxafl.models.networks.convolution import Conv
 from jaxafl.models.networks.dense import Dense
 from jaxafl.options import named
 

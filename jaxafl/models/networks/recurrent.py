@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.models.convolution import with_backward
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
+from jaxafl.models.networks.convolution import with_backward
 from jaxafl.models.networks.dense import Dense
 from jaxafl.options import check_choice, named
 

@@ -7,11 +7,11 @@ from typing import Literal, TypeAlias
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxafl.models.convolution import Conv
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
+from jaxafl.models.networks.convolution import Conv
 from jaxafl.models.networks.dense import Dense
-from jaxafl.models.normalisation import BatchNorm
+from jaxafl.models.networks.normalisation import BatchNorm
 from jaxafl.options import check_choice, named
 
 Norm: TypeAlias = Literal["batch", "group"]

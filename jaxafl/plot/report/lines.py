@@ -13,7 +13,7 @@ from jaxafl.plot.canvas import label_of
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.curves import falls, has_failed, percent, scale_of, stated, value
 from jaxafl.results.failures import place_of
-from jaxafl.results.members import OF_A_RUN, Results, by_name, members
+from jaxafl.results.tables.members import OF_A_RUN, Results, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock", "attack")

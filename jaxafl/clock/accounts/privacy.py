@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from jaxafl.clock.options import fail_if
+from jaxafl.clock.schedule import How, Mechanism
 from jaxafl.options import UserError, check_choice, check_number
 
 if TYPE_CHECKING:
     import xarray as xr
 
-How = Literal["participation", "sampled", "tree"]
 Squares = tuple[np.ndarray, np.ndarray]
 _POINTS = 16  # compositions of privacy loss distributions along a curve; one takes a tenth of a second
 _ASSUMES = {
@@ -21,24 +21,6 @@ _ASSUMES = {
     "sampled": "every server step takes a Poisson sample of all clients, which is secret",
 }
 NOT_PRIVATE = "losses, local steps, accuracies and other diagnostics of a result are the simulator's, and not private"
-
-
-class Mechanism(NamedTuple):
-    """Noise of a simulation, and what it lacks for a claim of privacy.
-
-    Attributes:
-        noise_multiplier: z, standard deviation of the noise over the clipping norm, a number or [N]; `None` without.
-        at: `"server"` for noise in the sum of updates, `"client"` for noise in every update.
-        kept: True if every server step uses the last update of every client again.
-        drawn: True if server steps draw their clients. Otherwise clients arrive at any time.
-        refused: reason why participations or weights depend on data; empty if they do not.
-    """
-
-    noise_multiplier: Any = None
-    at: str = "server"
-    kept: bool = False
-    drawn: bool = True
-    refused: str = ""
 
 
 class Takings(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxafl.data.statistics import PartitionStatistics
+from jaxafl.data.partition.statistics import PartitionStatistics
 from jaxafl.readers.replacing import replacing
 
 if TYPE_CHECKING:  # imported at run time, they would slow down `import jaxafl.data`
@@ -34,7 +34,7 @@ def heat_map(statistics: PartitionStatistics, path: str | pathlib.Path | None = 
     from matplotlib.colors import PowerNorm
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    from jaxafl.data.picture import Picture
+    from jaxafl.data.partition.picture import Picture
 
     clients, classes = statistics.histogram.shape
     if ax is None:

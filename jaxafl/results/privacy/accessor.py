@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from jaxafl.clock.privacy import How, Mechanism, Takings, privacy_of
+import numpy as np
+
+from jaxafl.clock.schedule import How, Mechanism
+from jaxafl.engine.check import noise_of
 from jaxafl.options import UserError
 from jaxafl.results.curves import stated
 
@@ -16,7 +20,7 @@ _DATA_FREE = ("until time", "until updates", "until bytes", "until epsilon")
 
 
 class Privacy:
-    """Differential privacy of the clients of a result, with which `of_run` and `load` extend `xarray.Dataset`."""
+    """Differential privacy of the clients of a result, with which `register` extends `xarray.Dataset`."""
 
     def __init__(self, result: xr.Dataset) -> None:
         self.result = result
@@ -28,6 +32,8 @@ class Privacy:
             ValueError: the run had no noise of a known clipping norm, ended by something that may depend on data, or
                 is not private for another reason; or this is not the result of one run.
         """
+        from jaxafl.clock.accounts.privacy import Takings, privacy_of
+
         result, noise, stopped = self.result, self._said("mechanism"), self._said("stopped")
         if "arrival" not in result.dims or result["client_id"].ndim != 2:
             raise UserError("privacy: this is no result of one run; of a sweep choose one by result.isel(seed=0)")
@@ -52,3 +58,22 @@ class Privacy:
         found = stated(self.result, name, "")
         text = str(getattr(found, "values", found))
         return "" if text == "None" else text
+
+
+def register() -> None:
+    """Gives results the method `privacy`."""
+    import xarray as xr
+
+    if not hasattr(xr.Dataset, "privacy"):
+        xr.register_dataset_accessor("privacy")(Privacy)
+
+
+def recorded(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the noise of a run as an attribute of its result, if there is noise; `parts` as in `of_run`."""
+    register()
+    if noise_of(parts["client"], parts["server"])[0] is None:
+        return {}
+    from jaxafl.results.privacy.claims import mechanism_of
+
+    mechanism = mechanism_of(**parts)._asdict()
+    return {"mechanism": mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}}

@@ -1,24 +1,18 @@
-"""Statistics of a partition as numbers and a table; traversal of all samples."""
+"""Statistics of a partition as numbers and a table."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
-import jax
 import numpy as np
 
-from jaxafl.data.form import Gather
-from jaxafl.device import compiled, on_device
+from jaxafl.data.federated import FederatedData
+from jaxafl.data.form import Gather, gather_stored, stored_rows
+from jaxafl.data.sources.traverse import Evaluate, traverse
+from jaxafl.data.targets import quantile_bins, require_classes
 from jaxafl.options import Summarised
-
-Evaluate: TypeAlias = Callable[[Any, jax.Array, jax.Array], Any]
-
-_BLOCK = 128  # samples of one client that are evaluated together; per-client work is repeated for each block
-_CALL = 32_768  # samples of a compiled call
-_BEYOND = 2**40  # a block that no client has
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -91,42 +85,25 @@ class PartitionStatistics(Summarised):
         return f"{self!r}\n{self.table().to_string(max_rows=20, max_cols=13, float_format='{:.3f}'.format)}"
 
 
+def statistics_of(data: FederatedData, quantiles: int | None) -> PartitionStatistics:
+    """Computes what `FederatedData.statistics` returns."""
+    if quantiles is None:
+        require_classes(data.name, data.y_test)
+    sizes = np.asarray(data.counts)
+    if data.gather is gather_stored:
+        clients = np.repeat(np.arange(data.num_clients), sizes)
+        labels = data.arrays["y"][stored_rows(data.arrays, sizes)]
+    else:
+        found = traverse(_labels_only(data.gather), data.arrays, np.zeros_like(sizes), sizes)
+        clients, _, labels = map(np.concatenate, zip(*found, strict=True))
+    if quantiles is not None:
+        labels = quantile_bins(data.name, labels, quantiles)
+    histogram = np.zeros((data.num_clients, quantiles or data.num_classes or 0), np.int32)
+    np.add.at(histogram, (clients, labels), 1)
+    return PartitionStatistics(data.name, sizes, histogram, data.client_names, quantiles is not None)
+
+
 @functools.lru_cache(maxsize=16)
-def labels_only(gather: Gather) -> Evaluate:
+def _labels_only(gather: Gather) -> Evaluate:
     """Returns a function of the labels that `gather` returns; cached, because each new function would compile again."""
     return lambda arrays, client, positions: gather(arrays, client, positions)[1]
-
-
-def traverse(
-    evaluate: Evaluate, arrays: Any, starts: np.ndarray, stops: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray, Any]]:
-    """Evaluates a traceable function at the positions `starts[k] <= p < stops[k]` of every client k, in order.
-
-    Args:
-        evaluate: traceable `(arrays, client int32 scalar, positions int32 [B]) -> pytree with leading axis B`; compiled
-            once per function and shapes of `arrays`.
-        arrays: first argument of `evaluate`, a pytree of arrays.
-        starts: int64 `[N]`, first position of each client.
-        stops: int64 `[N]`, one past the last position of each client.
-
-    Yields:
-        `(client [m], position [m], values)` as numpy arrays, with values a pytree of arrays `[m, ...]`.
-    """
-    arrays, lanes_of_call = on_device(arrays), _CALL // _BLOCK
-    blocks = np.maximum(-(-(stops - starts) // _BLOCK), 0)
-    client = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks)
-    first = np.arange(len(client)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
-    # The last call is padded with blocks beyond the end of client 0; another shape would compile again.
-    padding = (0, -len(client) % lanes_of_call)
-    client, first = np.pad(client, padding), np.pad(first, padding, constant_values=_BEYOND)
-    for lanes, block in zip(client.reshape(-1, lanes_of_call, 1), first.reshape(-1, lanes_of_call, 1), strict=True):
-        position = starts[lanes] + block * _BLOCK + np.arange(_BLOCK)
-        wanted = position < stops[lanes]
-        arguments = (arrays, *on_device((lanes[:, 0], np.where(wanted, position, 0).astype(np.int32))))
-        values = compiled(_blocks, (evaluate,), arguments)[0](*arguments)
-        keep = jax.tree.map(lambda leaf, wanted=wanted: np.asarray(leaf)[wanted], values)
-        yield np.broadcast_to(lanes, wanted.shape)[wanted], position[wanted], keep
-
-
-def _blocks(evaluate: Evaluate, arrays: Any, client: jax.Array, positions: jax.Array) -> Any:
-    return jax.vmap(evaluate, in_axes=(None, 0, 0))(arrays, client, positions)

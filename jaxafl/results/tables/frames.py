@@ -66,7 +66,7 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     check_choice("tidy", "table", table, tuple(TABLES))
     import pandas as pd
 
-    from jaxafl.results.members import by_name
+    from jaxafl.results.tables.members import by_name
 
     frames = {name: _frame(one, table) for name, one in by_name(results, "", "tidy").items()}
     if "" in frames:

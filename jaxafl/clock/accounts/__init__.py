@@ -1,0 +1,1 @@
+"""What a schedule costs its clients: privacy, energy and carbon."""

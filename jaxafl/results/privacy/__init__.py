@@ -1,0 +1,1 @@
+"""What a simulation may claim about the privacy of its clients."""

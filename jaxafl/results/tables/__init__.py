@@ -1,0 +1,1 @@
+"""Tables of results, and names of their members."""

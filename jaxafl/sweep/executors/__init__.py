@@ -1,0 +1,1 @@
+"""Sweeps in other processes: the tasks, and executors for them."""
