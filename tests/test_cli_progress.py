@@ -40,13 +40,6 @@ def test_steps_time_and_accuracy_are_never_cut(width):
     assert re.search(r"(\d+:\d\d|--:--) left", line)
 
 
-def test_the_end_of_a_line_gives_way_first():
-    whole = last_line(120)
-    assert f"accuracy 0.812  12,346 updates/s  {NAME}  loss 1.23" in whole
-    assert NAME not in last_line(60) and "loss" not in last_line(80)
-    assert last_line(120, "ascii").isascii()
-
-
 def test_a_log_gets_a_line_at_the_begin_at_intervals_and_at_the_end(capsys):
     with Lines(NAME, 400, every=0.05) as lines:
         first = capsys.readouterr()

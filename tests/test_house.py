@@ -114,14 +114,6 @@ def test_importing_is_quick_and_shows_the_public_names_only() -> None:
     assert done.stdout.split() == ["[]", "True", "False"]
 
 
-@pytest.mark.slow
-def test_a_run_that_draws_nothing_imports_nothing_that_draws() -> None:
-    what = ["run", "--data", "synthetic", "--model", "logistic", "--server-steps", "1", "--no-progress"]
-    code = f"import sys; from jaxafl.cli import main; print(main({what}), 'matplotlib' in sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.split()[-2:] == ["0", "False"]
-
-
 LEAVES = (
     "callbacks.trackers", "cli", "client.attack", "client.correction", "client.upload", "clock.accounts",
     "clock.durations", "clock.protocols", "data.partition", "data.sources", "models.adapters", "models.networks",

@@ -50,11 +50,6 @@ def test_data_and_what_watches_a_run_may_lie_at_home(home: pathlib.Path, monkeyp
         afl.load("~nobody-of-this-name/x")
 
 
-def test_boards_may_lie_at_home(home: pathlib.Path) -> None:
-    pytest.importorskip("tensorboardX")
-    assert afl.callbacks.TensorBoard("~/board").folder == home / "board"
-
-
 @pytest.mark.slow
 def test_runs_and_sweeps_are_kept_at_home(home: pathlib.Path) -> None:
     classifier().run(2, save="~/run.nc", folder="~/kept")

@@ -8,23 +8,7 @@ from typing import Any
 import pytest
 
 import jaxafl as afl
-from jaxafl.options import did_you_mean
 from tests.problems import classifier
-
-
-@pytest.mark.parametrize(
-    ("given", "known", "meant"),
-    [
-        ("acuracy", ["loss", "accuracy"], "'accuracy'"),
-        ("ServerSteps", ["server_steps", "seed"], "'server_steps'"),
-        ("f1", ["f1_macro", "loss", "f12"], "'f12'"),
-        ("--sever-steps", ["--seed", "--server-steps"], "--server-steps"),
-        ("lr", ["steps", "learning_rate"], "'learning_rate'"),
-        ("xyz", ["accuracy"], None),
-    ],
-)
-def test_the_closest_name_is_offered(given: str, known: list[str], meant: str | None) -> None:
-    assert did_you_mean(given, known) == (f"; did you mean {meant}?" if meant else "")
 
 
 @pytest.mark.parametrize(
