@@ -97,13 +97,14 @@ def shares(key: Words, function: Callable[[np.ndarray], np.ndarray] = np.asarray
 
 
 class Seconds:
-    """Seconds of the runs of a clock's clients, drawn by JAX: in blocks, or one by one if they depend on the start."""
+    """Seconds of the runs of a clock's clients, drawn by JAX: in blocks, or one by one where they depend on starts."""
 
     def __init__(self, durations: Any, local_steps: np.ndarray, seed: int) -> None:
         """Takes the local steps of runs, int [N, R]."""
         self.durations, self.steps, num_clients = durations.without_shared(), local_steps, len(local_steps)
         read = reads(durations, num_clients)
-        self.by_start = bool(read & {"now", "longest"})
+        self.by_start = "now" in read
+        self.by_longest = "longest" in read
         self.by_steps = "local_steps" in read
         with float64_on_cpu():
             numbers = as_arrays(self.durations, jnp.float64)
@@ -115,10 +116,11 @@ class Seconds:
         self.work = PerRun(num_clients, functools.partial(self._block, 1, None))
         self.without_steps = PerRun(num_clients, functools.partial(self._block, 0, 0))
         self.with_one = PerRun(num_clients, functools.partial(self._block, 0, 1))
+        self.unequal = PerRun(num_clients, self._unequal)
 
     def of(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
         """Returns the seconds of a run, and those in which the client works."""
-        if self.by_start:
+        if self.by_start or self.depends(client, run):
             with float64_on_cpu():
                 numbers: Any = (np.int32(client), np.int32(run), np.int32(steps), np.float64(longest), np.float64(now))
                 seconds, work = np.asarray(_one(*self.arguments, Run(*numbers))).tolist()
@@ -132,9 +134,13 @@ class Seconds:
 
     def of_steps(self, client: int, run: int, now: float, longest: float) -> tuple[float, float]:
         """Returns the seconds of a run with no local step, and with one."""
-        if self.by_start:
+        if self.by_start or self.depends(client, run):
             return self.of(client, run, 0, now, longest)[0], self.of(client, run, 1, now, longest)[0]
         return self.without_steps(client, run), self.with_one(client, run)
+
+    def depends(self, client: int, run: int) -> bool:
+        """Returns True if the seconds of a run depend on the longest run before it, as those of a suspended one."""
+        return self.by_longest and self.unequal(client, run) != 0
 
     def follow_replies(self) -> None:
         """Lets runs last as their own local steps say, since replies change those of the table."""
@@ -146,16 +152,22 @@ class Seconds:
         self.replied = linear and not self.hangs
         self.by_start = not self.replied
 
-    def _block(self, which: int, local_steps: int | None, client: np.ndarray, run: np.ndarray) -> np.ndarray:
+    def _unequal(self, client: np.ndarray, run: np.ndarray) -> np.ndarray:
+        # seconds grow with the longest run, so they are constant if these are equal
+        return self._block(0, 1, client, run) != self._block(0, 1, client, run, np.inf)
+
+    def _block(
+        self, which: int, local_steps: int | None, client: np.ndarray, run: np.ndarray, longest: float = 0.0
+    ) -> np.ndarray:
         steps = self.steps[client, np.minimum(run, self.steps.shape[1] - 1)]
         if local_steps is not None:
             steps = np.full_like(steps, local_steps)
-        unknown = np.zeros(len(run))
+        times = np.full(len(run), longest), np.zeros(len(run))
         with float64_on_cpu():
-            runs = Run(*map(jnp.asarray, (client.astype(np.int32), run.astype(np.int32), steps, unknown, unknown)))
+            runs = Run(*map(jnp.asarray, (client.astype(np.int32), run.astype(np.int32), steps, *times)))
             given = *self.arguments, runs
             both = np.asarray(compiled(_block, (), given)[0](*given))
-        self.hangs |= bool((both[0] != both[1]).any())
+        self.hangs |= not longest and bool((both[0] != both[1]).any())
         return both[which]
 
 

@@ -112,7 +112,7 @@ class Fleet:
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
         self.unheard: set[int] = set()  # clients whose replies are missing
-        self.open_ended: dict[int, int] = {}  # run_id -> index of their runs, in flight as if with one local step
+        self.open_ended: dict[int, tuple[LocalRun, int]] = {}  # run_id -> run as if with one local step, and its index
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
@@ -273,6 +273,8 @@ class Fleet:
             now = self.now
         index, run_id = self.runs[client], self.started + self.before
         run = index + self.early
+        if self.open_ended and self.seconds is not None and self.seconds.depends(client, index):
+            self.settle()  # earlier runs may be the longest
         if later := client in self.unheard and open_ended and self._bounded(client, index):
             steps = 1
         else:
@@ -298,7 +300,7 @@ class Fleet:
         self.runs[client], self.started = index + 1, self.started + 1
         self.known[run_id] = begun
         if later:
-            self.open_ended[run_id] = index
+            self.open_ended[run_id] = begun, index
         if self.repeats:
             self.known.pop(self.offered.get(client, -1), None)
             self.offered[client] = run_id
@@ -410,11 +412,11 @@ class Fleet:
         if not self.open_ended:
             return
         self.hear()  # type: ignore[misc]
-        for run_id, index in self.open_ended.items():
+        for run_id, (run, index) in self.open_ended.items():
+            steps = self.planned_steps(run.client, run.run)
+            seconds, work = self.seconds.of(run.client, index, steps, run.started, self.longest)  # type: ignore[union-attr]
+            self.longest = max(self.longest, work) if work < NEVER else self.longest
             if run_id in self.known:
-                run = self.known[run_id]
-                steps = self.planned_steps(run.client, run.run)
-                seconds, work = self.seconds.of(run.client, index, steps, run.started, self.longest)  # type: ignore[union-attr]
                 self.known[run_id] = run._replace(arrived=run.started + seconds, local_steps=steps, work=work)
         self.flight[:] = [self.known[run.run_id] for run in self.flight if run.run_id in self.known]
         heapify(self.flight)
@@ -423,7 +425,7 @@ class Fleet:
     def _bounded(self, client: int, index: int) -> bool:
         """Returns True if a run of a client cannot end earlier than with one local step."""
         seconds = self.seconds
-        if seconds is None or seconds.by_start or self.transport is not None:
+        if seconds is None or seconds.by_start or seconds.depends(client, index) or self.transport is not None:
             return False
         return not seconds.by_steps or operator.le(*seconds.of_steps(client, index, self.now, self.longest))
 

@@ -262,7 +262,8 @@ class reads_replies(c.free_running):
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 3}, {"bound": c.stop(4)}, {"begins": c.grace(1.0, close="last")}])
-@pytest.mark.parametrize("times", [c.constant(1.0, per="step"), c.uniform(1, 5) * c.constant(0.3, per="step")])
+@pytest.mark.parametrize("times", [c.constant(1.0, per="step"), c.uniform(1, 5) * c.constant(0.3, per="step")]
+                         + [c.uniform(1, 5, per="step") + c.suspension(0.2)])  # fmt: skip
 def test_a_clock_goes_on_without_the_replies_that_it_does_not_need(times: c.Duration, options: dict[str, Any]) -> None:
     how = {"concurrency": 6, "durations": times, **options}
     server = asyncfeded(base_rate=1.0, eps=1.0, target_staleness=2.0, kappa=1.0)
