@@ -39,10 +39,9 @@ from tests.variants import slow_but  # noqa: E402
 
 EXPERIMENTS = experiments()
 NAMES = sorted(EXPERIMENTS)
-SCHEDULED = ("throttle.least_squares", "throttle.mnist")  # draws schedules for the number of their server steps
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SCHEDULED)) for name in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_the_names_in_a_table_are_those_of_its_runs(name: str) -> None:
     """All names of methods and columns are those that are run, and what is claimed can be computed."""
     one = EXPERIMENTS[name]
@@ -71,7 +70,7 @@ def test_the_clock_of_fadas_replays_the_released_simulators_draws() -> None:
     """The paper's τ_max, and the mean and median over steps of the largest staleness."""
     one = EXPERIMENTS["fadas.clock"]
     cell = one.cell(one.methods[1], one.columns[0], "paper")
-    found = cell.make().schedule(cell.server_steps).statistics()
+    found = cell.make().schedule(cell.lengths()[0]).statistics()
     names = ("staleness_max", "max_staleness_per_step_mean", "max_staleness_per_step_median", "time")
     np.testing.assert_allclose([found[name] for name in names], (127, 10.888, 6.0, 3214.84), atol=0.005)
 

@@ -80,7 +80,7 @@ def table1(seconds_left: Callable[[float, str], bool], small: bool) -> Iterator[
         sim, begun = dataclasses.replace(cell.make(), precision="bfloat16"), time.perf_counter()
         folder = pathlib.Path(tempfile.gettempdir()) / "jaxafl_table1" / method  # a second call goes on
         how: dict[str, Any] = {"checkpoint_every": "2min", "callbacks": [InTime()], "progress": True}
-        result = sim.run(cell.server_steps, eval_every=10, folder=folder, **how)
+        result = sim.run(cell.lengths()[0], eval_every=10, folder=folder, **how)
         result.to_netcdf(f"{folder}.nc")
         last = 100 * np.asarray(result.accuracy)[-5:]
         row = {"method": method, "server steps": int(result.eval_step[-1]), "last 5 evaluations %": float(last.mean())}

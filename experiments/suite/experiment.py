@@ -22,7 +22,9 @@ class Cell:
 
     Attributes:
         make: the simulation; `FileNotFoundError` where its data cannot be had.
-        server_steps, eval_every, diagnostics, callbacks, observe: of `jaxafl.sweep`.
+        server_steps: of `jaxafl.sweep`, or a function that returns it, where it takes a schedule to know it.
+        eval_every: of `jaxafl.sweep`, or a function of the server steps that returns it.
+        diagnostics, callbacks, observe: of `jaxafl.sweep`.
         client_steps: about how many local steps all clients make, by which the time of a table is estimated. 0: the
             clock alone is run, and measures get schedules.
         expected_steps: server steps after which a callback will have stopped it, for that estimate; 0: none does.
@@ -31,15 +33,20 @@ class Cell:
     """
 
     make: Callable[[], afl.Simulation]
-    server_steps: int
+    server_steps: int | Callable[[], int]
     client_steps: int
-    eval_every: int = 1
+    eval_every: int | Callable[[int], int] = 1
     diagnostics: tuple[str, ...] = ()
     callbacks: tuple[Any, ...] = ()
     expected_steps: int = 0
     axes: Mapping[Any, Sequence[Any]] = dataclasses.field(default_factory=dict)
     known: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     observe: Callable[[Any], Mapping[str, Any]] | None = None
+
+    def lengths(self) -> tuple[int, int]:
+        """The server steps of a run, and those between its evaluations."""
+        steps = self.server_steps() if callable(self.server_steps) else self.server_steps
+        return steps, self.eval_every(steps) if callable(self.eval_every) else self.eval_every
 
 
 class Measure(NamedTuple):

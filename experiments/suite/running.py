@@ -146,13 +146,13 @@ def _timed(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) -
 
 
 def _made(cell: Cell, seeds: Iterable[int], kept: pathlib.Path, devices: Any) -> Any:
-    sim = cell.make()
+    sim, (server_steps, every) = cell.make(), cell.lengths()
     if not cell.client_steps:
-        return [sim.schedule(cell.server_steps, seed) for seed in seeds]
+        return [sim.schedule(server_steps, seed) for seed in seeds]
     options = {"diagnostics": cell.diagnostics, "callbacks": cell.callbacks, "observe": cell.observe}
     options |= {"devices": devices, "progress": True}
     axes = {"seed": list(seeds), **cell.axes}
-    made = afl.sweep(sim, axes, cell.server_steps, eval_every=cell.eval_every, folder=kept, **options)
+    made = afl.sweep(sim, axes, server_steps, eval_every=every, folder=kept, **options)
     return made.assign_attrs(cell.known)
 
 
@@ -234,9 +234,9 @@ def estimate(
                 return "the clock alone: seconds", 0.0
             work = repr(sim.model), sim.client.batch_size or int(sim.data.counts.max())
             if work not in timed:
-                server_steps = cell.expected_steps or cell.server_steps
+                server_steps, every = cell.lengths()
                 axes = {"seed": range(seeds), **cell.axes}
-                found = outlook(sim, axes, server_steps, eval_every=cell.eval_every)
+                found = outlook(sim, axes, cell.expected_steps or server_steps, eval_every=every)
                 timed[work] = found.seconds / seeds / cell.client_steps, f"{method}, {column}"
             steps += seeds * cell.client_steps
             seconds += seeds * cell.client_steps * timed[work][0]

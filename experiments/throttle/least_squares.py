@@ -102,7 +102,7 @@ def cell(method: str, column: str, scale: str) -> Cell:
 
     return Cell(
         make,
-        server_steps(method, column, budget),
+        functools.partial(server_steps, method, column, budget),
         budget * len(RATES),
         eval_every=CHECKPOINT if one.least == 1 else 1,
         axes={"server.learning_rate": tuple(rate * one.gradients for rate in RATES)},

@@ -156,7 +156,6 @@ def cell(method: str, column: str, scale: str) -> Cell | None:
     chooses = column == VALIDATION
     updates = (VALIDATED if chooses else UPDATES)[scale]
     count = round(updates * (1 + (1.0 if rho is None else rho) / 2))
-    steps = server_steps(method, count, rho)
 
     def make() -> afl.Simulation:
         model = afl.models.logistic(10) if scale == "smoke" else afl.models.from_linen(Network())
@@ -166,9 +165,9 @@ def cell(method: str, column: str, scale: str) -> Cell | None:
 
     return Cell(
         make,
-        steps,
+        functools.partial(server_steps, method, count, rho),
         count * (len(RATES) if chooses else 1),
-        eval_every=max(1, steps * min(updates, 500 if scale == "paper" else 2000) // updates),
+        eval_every=lambda steps: max(1, steps * min(updates, 500 if scale == "paper" else 2000) // updates),
         axes={"server.learning_rate": RATES} if chooses else {},
         known={"rate": one.rate},
     )

@@ -251,6 +251,9 @@ def test_replies_change_the_next_start_of_a_client() -> None:
         live.next({1: 0})
 
 
+EACH_STEP = c.uniform(1, 5) * c.constant(0.3, per="step")
+
+
 class reads_replies(c.free_running):
     """The clock `free_running`, which reads every reply before it goes on."""
 
@@ -262,8 +265,7 @@ class reads_replies(c.free_running):
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 3}, {"bound": c.stop(4)}, {"begins": c.grace(1.0, close="last")}])
-@pytest.mark.parametrize("times", [c.constant(1.0, per="step"), c.uniform(1, 5) * c.constant(0.3, per="step")]
-                         + [c.uniform(1, 5, per="step") + c.suspension(0.2)])  # fmt: skip
+@pytest.mark.parametrize("times", [c.constant(1.0, per="step"), EACH_STEP, EACH_STEP + c.suspension(0.2)])
 def test_a_clock_goes_on_without_the_replies_that_it_does_not_need(times: c.Duration, options: dict[str, Any]) -> None:
     how = {"concurrency": 6, "durations": times, **options}
     server = asyncfeded(base_rate=1.0, eps=1.0, target_staleness=2.0, kappa=1.0)
