@@ -199,7 +199,7 @@ class Schedule(Summarised):
     def staleness(self) -> np.ndarray:
         """Staleness τ = t - s of the updates, int32 [T, A]: versions since their reference; -1 for padding."""
         steps = self.start + np.arange(self.server_steps, dtype=np.int32)[:, None]
-        return np.where(self.mask, steps - self.reference, np.int32(-1))
+        return np.where(self.mask, steps - self.table("reference"), np.int32(-1))
 
     @property
     def columns(self) -> dict[str, np.ndarray]:

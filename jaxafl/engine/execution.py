@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.live import schedule as schedule_of
-from jaxafl.clock.schedule import cut
+from jaxafl.clock.schedule import cut, joined
 from jaxafl.device import compiled, on_device, on_host
 from jaxafl.engine.check import check_fit
 from jaxafl.engine.devices import on_first_device, placed
@@ -89,8 +90,8 @@ class Execution:
         """Compiles the program for buffers of these shapes."""
         raise NotImplementedError
 
-    def schedule(self, index: int) -> Schedule:
-        """Returns the schedule of a run as far as it is known."""
+    def made(self, index: int) -> Sequence[Schedule]:
+        """Returns the schedule of a run as far as it is known, in parts of consecutive server steps."""
         raise NotImplementedError
 
     # ---- execution
@@ -167,7 +168,8 @@ class Execution:
 
     def updates(self, done: int) -> int:
         """Returns the client updates that the first server steps have consumed."""
-        return sum(int(self.schedule(index).taken[:done].sum()) for index in range(len(self.problems)))
+        every = itertools.chain.from_iterable(map(self.made, range(len(self.problems))))
+        return sum(int(part.taken[: max(done - part.start, 0)].sum()) for part in every)
 
     def finish(self, index: int, records: Records, length: int) -> tuple[Schedule, dict[str, np.ndarray]]:
         """Returns the schedule and the diagnostics of the first server steps of a run.
@@ -185,10 +187,12 @@ class Execution:
     def _made(self, index: int, start: int, infos: Sequence[dict[str, Any]]) -> tuple[Schedule, dict[str, Any]]:
         """Returns the schedule and the diagnostics of the server steps of the last of `infos`, the first of which is
         `start`, without places for arrivals that none of them fills."""
-        info, whole = infos[-1], self.schedule(index)
+        info, parts = infos[-1], [*self.made(index)]
+        stop = start + len(info["delta_norm"])
         if self.problems[index].client.charge == "executed":
-            whole = self._charged(index, infos, whole)
-        made = cut(whole, start, start + len(info["delta_norm"]))
+            parts = [self._charged(index, infos, joined(parts))]
+        within = [part for part in parts if part.start < stop and start < part.start + part.server_steps]
+        made = cut(joined(within or parts[:1]), start, stop)
         width, shown = made.mask.shape[1], {}
         for name, values in info.items():
             of_arrivals = values.ndim == 2 and not name.startswith("observe_")

@@ -64,8 +64,8 @@ class Lockstep(Execution):
     def reach(self, start: int, stop: int) -> int:
         return self.borders[np.searchsorted(self.borders, stop)]
 
-    def schedule(self, index: int) -> Schedule:
-        return self.schedules[index]
+    def made(self, index: int) -> list[Schedule]:
+        return [self.schedules[index]]
 
 
 def rows_of(plans: list[Plan], borders: list[int]) -> tuple[LoopRows, list[int]]:

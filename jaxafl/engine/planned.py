@@ -31,7 +31,7 @@ from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import AT_ONCE, Problem, Shapes, Speed
-from jaxafl.engine.state import example_batch
+from jaxafl.engine.state import Records, example_batch
 from jaxafl.models.model import Batch
 from jaxafl.options import UserError, check_whole
 
@@ -48,13 +48,11 @@ class Window(NamedTuple):
 
     Attributes:
         schedule, plan: of these steps.
-        made: the schedule from step 0 on, up to their end or further.
         stop: the server step after the last of them.
     """
 
     schedule: Schedule
     plan: Plan
-    made: Schedule
     stop: int
 
 
@@ -64,7 +62,7 @@ class Planned(Execution):
     Attributes:
         window: the current window.
         coming: the next one, which is being planned, if there is one.
-        known: server steps that have been scheduled; `None` for none.
+        parts: the schedule of each window that has been planned, or the whole one if it is known.
         border: end of the last window of them.
         size: arrivals of the next window.
     """
@@ -98,7 +96,7 @@ class Planned(Execution):
         # a schedule that is charged anew must be there as a whole, too
         whole = bool(again) or first.client.charge == "executed"
         self.source, self.server_steps, self.whole = source, server_steps, whole
-        self.known = source if isinstance(source, Schedule) else None
+        self.parts = [source] if isinstance(source, Schedule) else []
         self.border, self.size, self.problems, self.planned_lanes = 0, _FIRST, problems, speed.lanes
         self.rows_before = range(server_steps + 1)  # a row makes one server step
         window = self._planned(start, origin)
@@ -117,8 +115,12 @@ class Planned(Execution):
             self.build(self._shapes(self.window))
         return min(stop, self.window.stop)
 
-    def schedule(self, index: int) -> Schedule:
-        return self.window.made
+    def made(self, index: int) -> list[Schedule]:
+        return self.parts
+
+    def finish(self, index: int, records: Records, length: int) -> tuple[Schedule, dict[str, np.ndarray]]:
+        self.parts = [joined(self.parts)]  # members share one copy
+        return super().finish(index, records, length)
 
     def build(self, shapes: Shapes) -> None:
         shapes = self.shapes.joined(shapes)  # a window may need larger buffers, or columns of another form
@@ -137,7 +139,7 @@ class Planned(Execution):
 
         It ends at the next border, the first multiple of `BLOCK` with enough arrivals.
         """
-        source, pieces = self.source, [] if self.known is None else [self.known]
+        source, pieces = self.source, list[Schedule]()
         width = None if isinstance(source, Schedule) else source.clock.arrivals(source.num_clients)
         while self.border < self.server_steps and self.border <= start:
             arrivals = 0
@@ -152,12 +154,13 @@ class Planned(Execution):
                 self.border += count
                 arrivals += int(np.maximum(taken, 1).sum())
             self.size = min(_GROWTH * self.size, _LARGEST)
-        self.known = joined(pieces)
-        schedule = cut(self.known, start, self.border)
+        if not isinstance(source, Schedule):
+            self.parts.append(joined(pieces))
+        schedule = cut(self.parts[-1], start, self.border)
         # a run that ends with this window, and did not begin before it, keeps no more than the newest version
         origin = None if origin is None and self.border == self.server_steps else origin or ORIGIN
         plan = plan_of(schedule, self.problems[0], self.planned_lanes, origin)
-        return Window(schedule, plan, self.known, self.border)
+        return Window(schedule, plan, self.border)
 
     def _shapes(self, window: Window) -> Shapes:
         """Returns the shapes of a program for a window, with room for the longer windows that follow."""

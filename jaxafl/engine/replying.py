@@ -85,8 +85,8 @@ class Replying(Execution):
         failed = np.array([steps if failure is None else failure[0] for failure in self.failures()])
         self._plan(0, steps, lambda begin, end: (known[:, begin:end], failed < end))
 
-    def schedule(self, index: int) -> Schedule:
-        return self.places[index].schedule()
+    def made(self, index: int) -> list[Schedule]:
+        return [self.places[index].schedule()]
 
     def build(self, shapes: Shapes) -> None:
         self.enlarge(shapes)
