@@ -183,7 +183,8 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
         "failed_step": step,
         "failed_client": client,
         "runs_started": schedule.runs_started,
-        "runs_never_consumed": schedule.runs_started - len(np.unique(schedule.of_arrivals("run_id"))),
+        "runs_never_consumed": schedule.runs_started
+        - int(np.count_nonzero(np.bincount(schedule.of_arrivals("run_id")))),
     }
     for name in ("runs_refused", "runs_stopped", "runs_lost", "starts_skipped"):
         if (count := int(getattr(schedule, name)[-1:].sum())) > 0:
