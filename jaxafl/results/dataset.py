@@ -169,6 +169,7 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
     schedule, server, precision = trained.schedule, parts["server"], parts["model"].precision
     step, client = trained.failure or (-1, -1)
     found: dict[str, Any] = {"failed": place_of(step, client)} if trained.failure else {}
+    taken = int(np.count_nonzero(np.bincount(schedule.of_arrivals("run_id"))))
     found |= {
         "title": f"{server.name} on {parts['clock'].name}, {parts['data'].name}",
         "jaxafl_version": version(),
@@ -183,8 +184,7 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
         "failed_step": step,
         "failed_client": client,
         "runs_started": schedule.runs_started,
-        "runs_never_consumed": schedule.runs_started
-        - int(np.count_nonzero(np.bincount(schedule.of_arrivals("run_id")))),
+        "runs_never_consumed": schedule.runs_started - taken,
     }
     for name in ("runs_refused", "runs_stopped", "runs_lost", "starts_skipped"):
         if (count := int(getattr(schedule, name)[-1:].sum())) > 0:
