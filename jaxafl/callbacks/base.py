@@ -1,4 +1,4 @@
-"""The base classes of callbacks and hooks, and the records that callbacks receive."""
+"""The base class of callbacks, and the records that they receive."""
 
 from __future__ import annotations
 

@@ -13,14 +13,14 @@ import numpy as np
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.options import check_durations
-from jaxafl.clock.schedule import FLYING, Schedule, Source, Unused
+from jaxafl.clock.schedule import FLYING, PER_STEP, Schedule, Source, Unused
 from jaxafl.device.compilation import check_untraced
 from jaxafl.device.hardware import host_bytes
 from jaxafl.options import UserError, check_number, check_options, check_whole
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
 _TYPES = [np.float64 if name in ("arrived", "started", "work") else np.int32 for name in LocalRun._fields]
-_TOTALS = ("runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
+_TOTALS = PER_STEP[1:]
 
 
 def schedule(clock: Clock, num_clients: int, local_steps: Any, server_steps: int, seed: int = 0) -> Schedule:

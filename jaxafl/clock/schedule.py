@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 How = Literal["participation", "sampled", "tree"]
 FLYING = "flying"
+COMPLETED = ("refused", "lost", "late")
+"""Reasons of runs that clients complete and no server step takes."""
 PER_STEP = ("time", "runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
 """Columns of server steps of every schedule."""
 PER_ARRIVAL = (*LocalRun._fields, "multiplicity", "kind")
@@ -77,7 +79,7 @@ class Unused(NamedTuple):
     @property
     def completed(self) -> Unused:
         """The runs that clients complete."""
-        return self.where(np.isin(self.reason, ("refused", "lost", "late")))
+        return self.where(np.isin(self.reason, COMPLETED))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

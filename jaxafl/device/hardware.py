@@ -14,11 +14,14 @@ from jaxafl.options import UserError, shown
 
 Device = Any
 _as_accelerator = False
-"""True in tests: programs on a CPU are built as for an accelerator, with gathers, static trip counts and lockstep."""
+"""True in tests: programs on a CPU are built as for an accelerator, with static trip counts and lockstep."""
 
 
 def on_cpu() -> bool:
-    """Returns True on a CPU: there, buffers are read and written by loops of slices, and trip counts stay dynamic."""
+    """Returns True on a CPU: there, trip counts stay dynamic, and members advance and are evaluated one by one.
+
+    How many lanes train at once depends on the backend itself, also in tests that set `_as_accelerator`.
+    """
     return jax.default_backend() == "cpu" and not _as_accelerator
 
 

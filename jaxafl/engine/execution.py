@@ -84,7 +84,7 @@ class Execution:
         return stop
 
     def resume(self, steps: int, records: Sequence[Records]) -> None:
-        """Continues after so many server steps, of which the state has been restored, and whose records are known."""
+        """Brings the clock to a server step, up to which the state has been restored and the records are known."""
 
     def build(self, shapes: Shapes) -> None:
         """Compiles the program for buffers of these shapes."""
@@ -115,7 +115,7 @@ class Execution:
         if (end := self.reach(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
         first, last = self.rows_before[start], self.rows_before[stop]
-        if (last - first) % self.shapes.rows_per_check:  # this call ends within a block
+        if (last - first) % self.shapes.rows_per_check:  # only `iterate` ends a call within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
         numbers = map(np.int32, (first, last, start))
         self.state, records = self.compiled(*self.constant, self.state, *numbers)
@@ -147,7 +147,7 @@ class Execution:
         return tuple(jax.tree.map(lambda leaf: np.array(leaf[index]), on_host(self.state.model[:2])))
 
     def arrivals(self, index: int, start: int, stop: int, records: Sequence[Records]) -> dict[str, np.ndarray]:
-        """Returns records of server steps, name -> [steps, ...]: `time`, `client`, `staleness`, diagnostics.
+        """Returns records of server steps, name -> [steps, ...]: `time`, `client_id`, `staleness`, diagnostics.
 
         Args:
             index: of the run.

@@ -108,7 +108,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
             to stop it, or `None`; then `settled`. An exception of one carries the results as `error.trained`.
         begun: `time.perf_counter()` at the beginning of the preparation.
     """
-    since = time.perf_counter() - execution.compile_seconds  # which grows while it runs
+    since = time.perf_counter() - execution.compile_seconds  # which `_ended` subtracts as it is then
     progress = Progress(stops=[None] * len(execution.problems))
     size = block = execution.shapes.rows_per_check
     results = functools.partial(_ended, execution, progress, every, begun, since)

@@ -11,12 +11,10 @@ import numpy as np
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.fleet import LocalRun, ServerStep
 from jaxafl.clock.live import Live
-from jaxafl.clock.schedule import joined
+from jaxafl.clock.schedule import COMPLETED, joined
 from jaxafl.engine.plan import Segments, Steps, columns_read
 from jaxafl.engine.planned import power_of_two
 from jaxafl.engine.problem import Problem, Shapes
-
-_COMPLETED = ("refused", "lost", "late")  # runs that clients complete and no server step takes
 
 
 class Pool(list[int]):
@@ -92,7 +90,7 @@ class Places:
         slots, rows = self.slots, self.rows
         work = [run for run in step.runs if run.run_id not in rows]
         if self.remembers:
-            work += [dropped.run for dropped in step.dropped if dropped.reason in _COMPLETED]
+            work += [dropped.run for dropped in step.dropped if dropped.reason in COMPLETED]
             work.sort()
         elif self.ahead and work:
             others = sorted(run for run in fleet.known.values() if run.run_id not in {*rows, *fleet.open_ended})

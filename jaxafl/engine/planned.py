@@ -5,7 +5,7 @@ server step does not wait for the whole plan. At the origin of a window the ring
 steps read, and no untaken update is trained. So a run needs the memory of one window.
 
 The borders of windows depend on the schedule alone, never on the length of a run or on a checkpoint, so a resumed run
-has the bits of one that was not interrupted.
+has the bits of one that was not interrupted. Only runs that must be planned as a whole have one window.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Planned(Execution):
         again = turns_of(first.client) and Delivery.REPEATED in first.clock.delivers
         if again and start:
             raise UserError(
-                f"run: a run on {first.clock.name} whose clients keep something from run to run cannot be extended; "
-                "expected the server steps of the folder. Name another folder"
+                f"run: on {first.clock.name}, a simulation whose clients keep something from one local run to the next "
+                "cannot be extended; expected the server steps of the folder. Name another folder"
             )
         # a schedule that is charged anew must be there as a whole, too
         whole = bool(again) or first.client.charge == "executed"
@@ -157,7 +157,7 @@ class Planned(Execution):
         if not isinstance(source, Schedule):
             self.parts.append(joined(pieces))
         schedule = cut(self.parts[-1], start, self.border)
-        # a run that ends with this window, and did not begin before it, keeps no more than the newest version
+        # the only window of a simulation keeps nothing for a next one
         origin = None if origin is None and self.border == self.server_steps else origin or ORIGIN
         plan = plan_of(schedule, self.problems[0], self.planned_lanes, origin)
         return Window(schedule, plan, self.border)
@@ -230,7 +230,7 @@ def constant(counts: Any) -> int | None:
 
 def block_of(*ends: int) -> int:
     """Returns the rows between two evaluations of the loop predicate; all calls end at multiples. 1 on a CPU."""
-    return 1 if on_cpu() else max(n for n in range(1, BLOCK + 1) if math.gcd(*ends, BLOCK) % n == 0)
+    return 1 if on_cpu() else math.gcd(*ends, BLOCK)
 
 
 def plan_of(schedule: Schedule, problem: Problem, lanes: int | None = None, origin: Origin | None = None) -> Plan:

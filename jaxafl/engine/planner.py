@@ -73,9 +73,8 @@ def make_plan(
         schedule: arrivals of every server step.
         lanes: L, the most runs that are trained at once.
         keep_base: True if the server reads x_s, which is then kept until the update is consumed.
-        origin: beginning of the plan, before which no run is trained that is consumed afterwards; the plan's end then
-            keeps the versions from which another plan can continue. `None`: the first server step of a run that ends
-            with the last one.
+        origin: beginning of the plan, from before which the store has no update. The versions that a following plan
+            needs stay in the ring. `None` for a plan of a whole simulation.
         in_turn: order of the runs of a client. If clients keep something from run to run, a run is trained after the
             previous one of its client, and completed runs that no server step takes are trained, too.
     """

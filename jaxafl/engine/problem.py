@@ -84,7 +84,7 @@ class Speed(NamedTuple):
     """Execution options: they change speed and memory, never results (up to float rounding).
 
     Attributes:
-        lanes: runs trained at once; `None` chooses: 1 on a CPU, elsewhere as many as take the least time, see `lanes`.
+        lanes: local runs trained at once; `None`: 1 on a CPU, elsewhere as many as take the least time (`plan_of`).
         chunk: lanes per `vmap`; `None`: 1 on a CPU (where a loop is faster), elsewhere as many as half of the memory
             holds.
         deterministic: only operations that give the same bits every time; a CPU has no others.
@@ -203,8 +203,9 @@ class Problem:
     """One simulation with one seed.
 
     Attributes:
-        model, data, client, server, clock: its parts, as the user gave them.
-        hyperparameters: client and server as they run, on the device.
+        model, clock: as the run has them.
+        data, client, server: as the user gave them.
+        hyperparameters: client (with the attack, if there is one) and server as they run, on the device.
         device: data on the device.
         seed: of the initial model, the schedule and the mini-batches.
         recording: diagnostics and the user's `observe`.

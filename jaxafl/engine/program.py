@@ -53,6 +53,7 @@ def advance(
     def member(hyperparameters: Hyperparameters, tables: Tables, state: State) -> tuple[State, Records]:
         segments, steps, rows, origin = tables
         server_step = TracedStep(program, hyperparameters.client, hyperparameters.server, device)
+        # `jit`, so that the step is traced once for the loop and for its shapes
         take = jax.jit(lambda place, number, state: server_step(buffers.read(steps, place), number, state), inline=True)
 
         def take_masked(number: Array, taken: Array, state: State, records: Records) -> tuple[State, Records]:

@@ -33,7 +33,7 @@ _metrics: weakref.WeakKeyDictionary[Model, tuple[str, ...]] = weakref.WeakKeyDic
 
 
 def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
-    """Returns the names of a model's metrics, `loss` last; the gate knows them, else the model is traced."""
+    """Returns the names of a model's metrics, `loss` last, as `check_simulation` found them; else traces it."""
     if model not in _metrics:
 
         def outputs(frozen: Any) -> Any:

@@ -64,7 +64,7 @@ def static(*, default: Any = dataclasses.MISSING, least: int = 1, kw_only: bool 
 
 
 def recording(default: None) -> Any:
-    """Declares a field of recorded draws that replace random ones; `None` unless `jaxafl.clock.trace` sets an array."""
+    """Declares a field that the package sets, and no user: recorded draws of `jaxafl.clock.trace`, or of a run."""
     return dataclasses.field(default=default, kw_only=True, metadata={"recording": True})
 
 

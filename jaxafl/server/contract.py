@@ -29,7 +29,7 @@ TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 
 
 class Arrivals(NamedTuple):
-    """Updates consumed by one server step, in delivery order; A is the clock's capacity.
+    """Updates consumed by one server step, in delivery order; A is the largest number of arrivals of a step so far.
 
     A step may have fewer than A arrivals. The other entries are padding: their `delta`, `staleness`, `samples`,
     `local_steps` and `loss` are 0, and their other fields are undefined.
@@ -85,7 +85,8 @@ class Needs(NamedTuple):
         base: `update` reads the start models x_s (`Arrivals.base`), so they are kept until the update is consumed.
         replies: `update` returns the number of local steps of a client's next run (`Outcome.next_steps`). The clock
             then runs online, interleaved with training.
-        client_rows: parameter-sized rows per client in the server's state, for the memory check.
+        client_rows: parameter-sized rows per client in the server's state. They keep members of a sweep from being
+            batched, and a client's last update then counts in every later step, also for its privacy.
         client_models: every client trains from a separate model, returned as `Outcome.client_params`, instead of a
             global version. `Arrivals.base` is this model. Clients must not start before the step that replaces it.
         empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.

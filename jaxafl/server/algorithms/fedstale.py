@@ -14,8 +14,8 @@ from jaxafl.clock.contract import ByOptions, Clock, Delivery
 from jaxafl.clock.synchronous import synchronous
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, recording, static
+from jaxafl.server.algorithms.last_updates import enter
 from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, stepped
-from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
 
 

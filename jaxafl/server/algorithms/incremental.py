@@ -12,8 +12,8 @@ from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.device import Rows
 from jaxafl.options import Number, number, static
 from jaxafl.server.algorithms.checks import check_everyone
+from jaxafl.server.algorithms.last_updates import enter
 from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, stepped
-from jaxafl.server.last_updates import enter
 from jaxafl.server.scheduled import Rate
 
 

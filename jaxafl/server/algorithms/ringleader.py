@@ -11,8 +11,8 @@ import optax
 from jaxafl.clock.contract import Delivery
 from jaxafl.device import Rows, buffers
 from jaxafl.options import number
+from jaxafl.server.algorithms.last_updates import in_turn, replaced
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, stepped
-from jaxafl.server.last_updates import in_turn, replaced
 from jaxafl.server.scheduled import Rate
 
 _STORED = 2  # kind of the updates that belong to the next round, see `jaxafl.clock.ringleader.kinds`
