@@ -191,7 +191,8 @@ class Simulation(Stepwise, Summarised):
             save: path of a NetCDF file to write; checked before the run. If writing fails, the error's attribute
                 `dataset` is the result.
             deterministic: on a GPU, only operations that give the same bits every time, which may take longer.
-            devices: `"all"`, a number, or devices that share the run. Each has a part of the lanes, and a copy of all else.
+            devices: `"all"`, a number, or devices that share the run. Each has a part of the lanes, and a copy of all
+                else.
             callbacks: receive every chunk of server steps, and can stop the run: see `jaxafl.callbacks`.
             folder: folder in which the run is saved. The same call resumes it; when it has ended, `server_steps` can be
                 larger, and `until` another. Options, data and model must be the same.
