@@ -35,10 +35,11 @@ from jaxafl.engine.devices import mesh_of, put_data
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.plan import Origin, Plan
-from jaxafl.engine.planned import Planned, plan_of
+from jaxafl.engine.planned import Planned
 from jaxafl.engine.problem import BATCH, Hyperparameters, Observe, Problem, Recording, Speed
 from jaxafl.engine.recorded import check_metrics, evaluated
 from jaxafl.engine.replying import Replying
+from jaxafl.engine.sizes import plan_of
 from jaxafl.engine.state import shapes_of_model
 from jaxafl.engine.step import check_diagnostics
 from jaxafl.engine.stepping import Stepwise

@@ -19,8 +19,8 @@ from jaxafl.device import on_device
 from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import LoopRows, Plan, Tables
-from jaxafl.engine.planned import block_of, constant, lanes_in_memory, plan_of, shapes_of_plan, tables_of
 from jaxafl.engine.problem import Problem, Shapes, Speed
+from jaxafl.engine.sizes import block_of, constant, lanes_in_memory, plan_of, shapes_of_plan, tables_of
 
 _TOGETHER = 50  # the most server steps after which the members wait for each other, so that a call can end
 

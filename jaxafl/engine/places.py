@@ -13,8 +13,8 @@ from jaxafl.clock.fleet import LocalRun, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import COMPLETED, joined
 from jaxafl.engine.plan import Segments, Steps, columns_read
-from jaxafl.engine.planned import power_of_two
 from jaxafl.engine.problem import Problem, Shapes
+from jaxafl.engine.sizes import power_of_two
 
 
 class Pool(list[int]):

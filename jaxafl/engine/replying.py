@@ -21,9 +21,9 @@ from jaxafl.device import compiled, on_device
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.places import Places, grown, tables_for
 from jaxafl.engine.plan import LoopRows, Tables
-from jaxafl.engine.planned import chunk_of, power_of_two
 from jaxafl.engine.problem import Problem, Program, Shapes, Speed
 from jaxafl.engine.program import advance
+from jaxafl.engine.sizes import chunk_of, power_of_two
 from jaxafl.engine.state import Records, State
 
 Reached = Callable[[ServerStep, int], tuple[int, str]]

@@ -18,9 +18,9 @@ from jaxafl.device import buffers, on_device
 from jaxafl.engine import evaluate as evaluation
 from jaxafl.engine.members import at_axes, state_axes
 from jaxafl.engine.plan import Tables
-from jaxafl.engine.planned import plan_of, shapes_of_plan, tables_of
 from jaxafl.engine.problem import Hyperparameters, MemberHyperparameters, Problem, Shapes, Speed
 from jaxafl.engine.program import advance
+from jaxafl.engine.sizes import plan_of, shapes_of_plan, tables_of
 from jaxafl.engine.state import State, initial
 from jaxafl.options import UserError, check_whole
 from jaxafl.server.contract import Tree
