@@ -126,8 +126,8 @@ DOORS = {
     "callbacks.limits": {"clock.accounts.privacy"},
     "clock.schedule": {"clock.accounts.energy", "clock.accounts.privacy"},
     "data.federated": {"data.partition.statistics"},
-    "results.dataset": {"results.privacy.accessor"},
-    "results.files": {"results.privacy.accessor"},
+    "results.accessor": {"clock.accounts.privacy"},
+    "results.dataset": {"results.privacy.claims"},
     "simulation": {"results.privacy.claims"},
     "sweep.run": {"sweep.executors.tasks"},
 }

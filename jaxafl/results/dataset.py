@@ -13,10 +13,12 @@ import numpy as np
 
 from jaxafl.client import Client, traffic
 from jaxafl.data import FederatedData
+from jaxafl.engine.check import noise_of
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import options_of
 from jaxafl.references import citation, version
+from jaxafl.results.accessor import Privacy
 from jaxafl.results.arrivals import masked, of_schedule
 from jaxafl.results.clients import NAMES, of_population, with_samples
 from jaxafl.results.failures import place_of
@@ -102,6 +104,8 @@ def of_run(trained: Trained, parts: Mapping[str, Any], seed: int) -> xr.Dataset:
     """
     import xarray as xr
 
+    if not hasattr(xr.Dataset, "privacy"):
+        xr.register_dataset_accessor("privacy")(Privacy)
     schedule, server, data, mask = trained.schedule, parts["server"], parts["data"], trained.schedule.mask
     variables = _variables(trained, parts["client"], data)
     if "attack" in parts:
@@ -169,7 +173,7 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
     schedule, server, precision = trained.schedule, parts["server"], parts["model"].precision
     step, client = trained.failure or (-1, -1)
     found: dict[str, Any] = {"failed": place_of(step, client)} if trained.failure else {}
-    taken = int(np.count_nonzero(np.bincount(schedule.of_arrivals("run_id"))))
+    taken = int(np.count_nonzero(np.bincount(schedule.per_arrival["run_id"])))
     found |= {
         "title": f"{server.name} on {parts['clock'].name}, {parts['data'].name}",
         "jaxafl_version": version(),
@@ -198,9 +202,11 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
             found[f"staleness_max_per_step_{mean}"] = measured[f"max_staleness_per_step_{mean}"]
     for name in filter(trained.records.__contains__, server.counters):
         found[f"count_{name}"] = int(trained.records[name].sum())
-    from jaxafl.results.privacy.accessor import recorded
+    if noise_of(parts["client"], server)[0] is not None:
+        from jaxafl.results.privacy.claims import mechanism_of
 
-    found |= recorded(parts)
+        mechanism = mechanism_of(**parts)._asdict()
+        found["mechanism"] = mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}
     for name, seconds in trained.seconds.items():
         found[name] = round(seconds, 3)
     return found | dict(trained.notes)

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing, temporary_path
+from jaxafl.results.accessor import Privacy
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -111,9 +112,8 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     """
     import xarray as xr
 
-    from jaxafl.results.privacy.accessor import register
-
-    register()
+    if not hasattr(xr.Dataset, "privacy"):
+        xr.register_dataset_accessor("privacy")(Privacy)
     _check_bytes(as_path(path))
     try:
         dataset = xr.load_dataset(as_path(path), engine="h5netcdf")

@@ -12,10 +12,10 @@ from jaxafl.clock.accounts.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
 from jaxafl.plot.report.lines import At, Line, Lines, ending, label_of, last, metrics_of, percent, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
+from jaxafl.results.accessor import Privacy
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
 from jaxafl.results.points import in_words
-from jaxafl.results.privacy.accessor import Privacy
 from jaxafl.results.tables.text import decimals
 
 _DELTA = 1e-5

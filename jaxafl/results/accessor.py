@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from jaxafl.clock.schedule import How, Mechanism
-from jaxafl.engine.check import noise_of
 from jaxafl.options import UserError
 from jaxafl.results.curves import stated
 
@@ -20,7 +16,7 @@ _DATA_FREE = ("until time", "until updates", "until bytes", "until epsilon")
 
 
 class Privacy:
-    """Differential privacy of the clients of a result, with which `register` extends `xarray.Dataset`."""
+    """Differential privacy of the clients of a result, with which `of_run` and `load` extend `xarray.Dataset`."""
 
     def __init__(self, result: xr.Dataset) -> None:
         self.result = result
@@ -58,22 +54,3 @@ class Privacy:
         found = stated(self.result, name, "")
         text = str(getattr(found, "values", found))
         return "" if text == "None" else text
-
-
-def register() -> None:
-    """Gives results the method `privacy`."""
-    import xarray as xr
-
-    if not hasattr(xr.Dataset, "privacy"):
-        xr.register_dataset_accessor("privacy")(Privacy)
-
-
-def recorded(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the noise of a run as an attribute of its result, if there is noise; `parts` as in `of_run`."""
-    register()
-    if noise_of(parts["client"], parts["server"])[0] is None:
-        return {}
-    from jaxafl.results.privacy.claims import mechanism_of
-
-    mechanism = mechanism_of(**parts)._asdict()
-    return {"mechanism": mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}}
