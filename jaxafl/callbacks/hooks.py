@@ -26,7 +26,7 @@ from jaxafl.engine.problem import Observe
 from jaxafl.options import shown
 from jaxafl.results.arrivals import masked
 
-_PIECES = 1.0  # seconds between reports
+_REPORT_SECONDS = 1.0  # between reports
 
 
 class SharedOptions(TypedDict, total=False):
@@ -155,12 +155,12 @@ class Hook:
 
     def piece(self, execution: Execution, progress: Progress) -> None:
         report = getattr(self.reporter, "piece", None)
-        if report is not None and time.perf_counter() - self.reported > _PIECES:
+        if report is not None and time.perf_counter() - self.reported > _REPORT_SECONDS:
             report(*self._so_far(execution, progress.step))
         if self.checkpoint:
             self.checkpoint.piece(execution, progress)
         if self.interrupts.noticed:
-            self._end(execution, progress)
+            self._interrupt(execution, progress)
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         start, stop = [0, *progress.eval_step][-2:]
@@ -192,7 +192,7 @@ class Hook:
         if self.checkpoint:
             self.checkpoint.settled(execution, progress)
         if self.interrupts.noticed:
-            self._end(execution, progress)
+            self._interrupt(execution, progress)
 
     def end(self, results: Sequence[Any]) -> None:
         """Calls `end` of all callbacks with the result of their run, then raises their last error with all results."""
@@ -212,7 +212,7 @@ class Hook:
         steps, updates, begun = zip(*self.reports.copy().values(), strict=True)  # other threads change the dict
         return sum(steps), sum(updates) / (self.reported - min(begun))
 
-    def _end(self, execution: Execution, progress: Progress) -> None:
+    def _interrupt(self, execution: Execution, progress: Progress) -> None:
         """Saves interrupted runs, and raises `Interrupted`."""
         where = f"after {progress.step} server steps"
         if self.checkpoint:
