@@ -14,6 +14,7 @@ import numpy as np
 from jaxafl.callbacks.base import PIECE_SECONDS
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, log_info, newest, unflattened, write
+from jaxafl.clock.schedule import steps_of
 from jaxafl.device import on_host
 from jaxafl.device.content import content
 from jaxafl.engine.execution import Execution
@@ -129,6 +130,11 @@ class Checkpoint:
                 f"{self.folder} holds a run under way that jaxafl {before} planned otherwise than {version()} does; "
                 "end it with that version, or name another folder"
             )
+        if about["schedule"] != _schedule_digest(execution, about["place"]):
+            raise UserError(
+                f"{self.folder} holds a run whose clock gave other arrivals than it gives now; expected the same code, "
+                "also of the functions that the clock calls. Name another folder"
+            )
         if not longer:
             execution.make_room(unflattened(execution.state, "state", arrays, check=False))
         state = execution.state
@@ -203,6 +209,7 @@ class Checkpoint:
             "origin": [origin.step, sorted(origin.slots.items())],
             "kept": None if kept is None else sorted(kept.items()),
             "plan": _plan_digest(execution),
+            "schedule": _schedule_digest(execution, progress.step),
             "identity": self.identity,
             "changed": self.changed,
             "over": over(execution, progress),
@@ -243,3 +250,11 @@ def _plan_digest(execution: Execution) -> Any:
     if isinstance(execution, Planned):
         return execution.window.plan.digest
     return content(jax.tree.leaves(on_host(execution.tables))) if isinstance(execution, Lockstep) else None
+
+
+def _schedule_digest(execution: Execution, step: int) -> Any:
+    """Returns a digest of the last arrivals before a server step; `None` if they depend on the training."""
+    if not isinstance(execution, Planned):
+        return None
+    last = steps_of(execution.made(0), max(step - 100, 0), step)
+    return content([last.of_arrivals("client"), last.of_arrivals("version")])

@@ -87,4 +87,6 @@ def _device() -> str:
 
 
 def _listed(found: Mapping[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{name} was {shown(old)} and is {shown(new)}" for name, (old, new) in found.items())
+    code = [f"the code of {name.removesuffix('.source')} has changed" for name in found if name.endswith(".source")]
+    values = {name: values for name, values in found.items() if not name.endswith(".source")}
+    return ", ".join([*code, *(f"{name} was {shown(old)} and is {shown(new)}" for name, (old, new) in values.items())])

@@ -28,7 +28,7 @@ class Clock(Part):
     simulated seconds. Without durations a run ends when a server step takes it.
 
     Attributes:
-        delivers: properties of the arrivals, with which every schedule is compared.
+        delivers: properties of the arrivals. Every schedule is compared with those that its arrivals show.
         kinds: meanings of the kinds of arrivals, if there are several.
         order_free: True if durations change arrival times, but not which runs arrive at which step.
         takes_all: True if a server step takes every run that a client completes.

@@ -215,6 +215,8 @@ class Fleet:
                 "finite durations, or a clock that goes on with the other clients, such as free_running, interrupting, "
                 "semi_async and synchronous(deadline=...)",
             )
+        if isinstance(runs, LocalRun):
+            self._fail("takes a run", "a list of runs")
         if self.size is not None and len(runs) != self.size and (runs or not self.empty):
             self._fail(f"has {len(runs)} arrivals", f"the {self.size} that `arrivals` promises")
         if self.seconds is None:
@@ -356,8 +358,8 @@ class Fleet:
     def discard(self, run: LocalRun, reason: str = "refused") -> None:
         """Gives up a run, which no server step takes.
 
-        It ends at `now` if it is stopped or abandoned, and at its arrival otherwise. A clock of rounds sets `now` to
-        the end of the round before.
+        It ends at `now` if it is stopped or abandoned, and at its arrival otherwise. So a clock first sets `now` to the
+        end of the round, and then stops the runs that are too late for it.
 
         Args:
             run: the run.
@@ -366,6 +368,8 @@ class Fleet:
         """
         if reason in self.totals:
             self.totals[reason] += 1
+        elif reason not in ("late", "abandoned"):
+            self._fail(f"discards a run as {reason!r}", f"{', '.join(self.totals)}, late or abandoned")
         self.known.pop(run.run_id, None)
         ended = self.now if reason in ("stopped", "abandoned") else run.arrived
         self.dropped.append(Dropped(run, reason, ended))

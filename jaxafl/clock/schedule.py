@@ -357,6 +357,12 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
     )
 
 
+def steps_of(parts: Sequence[Schedule], start: int, stop: int) -> Schedule:
+    """Returns the server steps start .. stop - 1 of a schedule that is given in consecutive parts."""
+    within = [part for part in parts if part.start < stop and start < part.start + part.server_steps]
+    return cut(joined(within or parts[:1]), start, stop)
+
+
 def _within(schedule: Schedule, begin: int, end: int | None) -> Schedule:
     """Returns the server steps from `begin` up to `end`, counted from those of the schedule."""
     begin, end, _ = slice(begin, end).indices(schedule.server_steps)

@@ -217,7 +217,7 @@ def check_simulation(parts: Parts) -> None:
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and parts.arrivals == 1:
         _warn_once(
             f"{server.name} is made for a buffer of several arrivals ({server.buffer} in its paper), and the clock "
-            f"{clock.name} brings one per server step: {clock.name}(buffer=M) brings more"
+            f"{clock.name} brings one per server step. With a buffer=M, a clock such as free_running brings more"
         )
     if parts.attack is not None:
         check_options(parts.attack, clients)

@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.live import schedule as schedule_of
-from jaxafl.clock.schedule import cut, joined
+from jaxafl.clock.schedule import joined, steps_of
 from jaxafl.device import compiled, on_device, on_host
 from jaxafl.engine.check import check_fit
 from jaxafl.engine.devices import on_first_device, placed
@@ -187,12 +187,10 @@ class Execution:
     def _made(self, index: int, start: int, infos: Sequence[dict[str, Any]]) -> tuple[Schedule, dict[str, Any]]:
         """Returns the schedule and the diagnostics of the server steps of the last of `infos`, the first of which is
         `start`, without places for arrivals that none of them fills."""
-        info, parts = infos[-1], [*self.made(index)]
-        stop = start + len(info["delta_norm"])
+        info, parts = infos[-1], self.made(index)
         if self.problems[index].client.charge == "executed":
             parts = [self._charged(index, infos, joined(parts))]
-        within = [part for part in parts if part.start < stop and start < part.start + part.server_steps]
-        made = cut(joined(within or parts[:1]), start, stop)
+        made = steps_of(parts, start, start + len(info["delta_norm"]))
         width, shown = made.mask.shape[1], {}
         for name, values in info.items():
             of_arrivals = values.ndim == 2 and not name.startswith("observe_")

@@ -329,3 +329,12 @@ def test_a_sweep_skips_members_that_are_finished(tmp_path: pathlib.Path) -> None
         afl.sweep(sim, axes, 24, **how)
     with pytest.raises(ValueError, match=r"run\.along was \['seed', 'server\.learning_rate'\]"):
         afl.sweep(sim, dict(reversed(axes.items())), 20, **how)
+
+
+def test_a_clock_that_gives_other_arrivals_does_not_continue_a_run(tmp_path, monkeypatch):
+    sim, steps = simulation(), afl.clock.free_running.steps
+    sim.run(4, eval_every=2, folder=tmp_path)
+    fewer = lambda clock, fleet: steps(dataclasses.replace(clock, concurrency=2), fleet)  # noqa: E731
+    monkeypatch.setattr(afl.clock.free_running, "steps", fewer)
+    with pytest.raises(ValueError, match="other arrivals"):
+        sim.run(8, eval_every=2, folder=tmp_path)
