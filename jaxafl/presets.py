@@ -315,5 +315,6 @@ def dylu_steps(steps: int, speeds: Sequence[float]) -> list[int]:
         steps: K of the fastest client.
         speeds: v_i, local steps per second of each client, above 0. HALoS rounds up instead.
     """
+    check_whole("presets.dylu_steps", "steps", steps)
     check_number("presets.dylu_steps", "speeds", speeds, above=0, per_client=True)
     return [max(1, int(steps * speed / max(speeds) + 1e-9)) for speed in speeds]

@@ -13,7 +13,7 @@ import numpy as np
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.options import check_durations
-from jaxafl.clock.schedule import FLYING, PER_STEP, Schedule, Source, Unused
+from jaxafl.clock.schedule import FLYING, PER_STEP, WAITING, Schedule, Source, Unused
 from jaxafl.device.compilation import check_untraced
 from jaxafl.device.hardware import host_bytes
 from jaxafl.options import UserError, check_number, check_options, check_whole
@@ -140,8 +140,13 @@ class Live:
                 f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
             )
         found, end = self.advance(count), len(self.times)
-        flying = [Dropped(run, FLYING, run.arrived) for run in self.fleet.flying()]
-        table = self._unused(flying, np.full(len(flying), end))
+        self.fleet.settle()
+        left = dict(self.fleet.known)
+        for taken in np.intersect1d(found.per_arrival["run_id"], [*left]).tolist():  # it may be taken again
+            del left[taken]
+        now = self.fleet.now
+        rest = [Dropped(run, WAITING if run.arrived <= now else FLYING, run.arrived) for run in left.values()]
+        table = self._unused(rest, np.full(len(rest), end))
         unused = Unused(*map(np.concatenate, zip(found.unused, table, strict=True)))
         return dataclasses.replace(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 How = Literal["participation", "sampled", "tree"]
-FLYING = "flying"
+FLYING, WAITING = "flying", "waiting"
 COMPLETED = ("refused", "lost", "late")
 """Reasons of runs that clients complete and no server step takes."""
 PER_STEP = ("time", "runs_begun", "runs_refused", "runs_stopped", "runs_lost", "starts_skipped")
@@ -56,8 +56,8 @@ class Unused(NamedTuple):
     """Runs that no server step takes, [U]; see `Schedule` for the fields.
 
     The reason is `"refused"`, `"stopped"`, `"lost"`, `"late"` (another run of the client replaces it), `"abandoned"`
-    (the client gives it up), or `"flying"` for a run in flight at the end of a complete schedule. Clients complete
-    those that were refused, lost or late.
+    (the client gives it up), or at the end of a complete schedule `"flying"` for a run in flight, and `"waiting"` for
+    one that has ended, and that a later server step may take. Clients complete those that were refused, lost or late.
     """
 
     client: np.ndarray
@@ -267,9 +267,9 @@ class Schedule(Summarised):
 
         joules = watts · busy + idle_watts · (T - busy) + joule_per_byte · (bytes up + down). Busy are the seconds of
         work of all runs up to T: also of those that were refused, lost or late, of stopped ones until the stop, and of
-        those in flight until T. A run works first, and hangs afterwards. Every run downloads a model, and every run
-        that ends by itself uploads, at its end. All clients need `idle_watts` when they do not work, also those that
-        never take part. The server is not counted.
+        those in flight until T. Transfers of `link` are work. A run works first, and hangs afterwards. Every run
+        downloads a model, and every run that ends by itself uploads, at its end. All clients need `idle_watts` when
+        they do not work, also those that never take part. The server is not counted.
 
         grams = Σ kWh · intensity, with the intensity at the time of the work, or of the end of the run for bytes.
 
@@ -277,8 +277,9 @@ class Schedule(Summarised):
             watts: power of a working client, >= 0, one number or one per client [N].
             idle_watts: power of a client that does not work, in the same form.
             joule_per_byte: energy of a byte at the client, in the same form.
-            intensity: grams of CO₂ per kWh, >= 0: a number, or `(times, values)`, a value [K], or [K, N] per client,
-                from each time on, in seconds from 0. With one more time than values, the last one is the end.
+            intensity: grams of CO₂ per kWh, >= 0: a number, one per client [N], or `(times, values)`, a value [K], or
+                [K, N] per client, from each time on, in seconds from 0. With one more time than values, the last one
+                is the end.
             period: seconds after which the intensity repeats; `None` if it does not.
             size: bytes of an upload and of a download; `None` takes those of the simulation.
 

@@ -78,7 +78,8 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
     if not fits.all():
         first = int(np.argmin(fits))
         finite = ["a finite number"] * (not np.isfinite(array.flat[first]))
-        got = f"{array[first]:.10g} (client {first}, the first of {(~fits).sum()})" if array.ndim else value
+        who = "entry" if num_clients is None else "client"
+        got = f"{array[first]:.10g} ({who} {first}, the first of {(~fits).sum()})" if array.ndim else value
         raise UserError(f"{owner}: {name} must be {', '.join(finite + rules)}, got {got}")
 
 

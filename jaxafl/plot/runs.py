@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from jaxafl.clock import Schedule
-from jaxafl.clock.schedule import FLYING
+from jaxafl.clock.schedule import FLYING, WAITING
 from jaxafl.results.clients import names_of
 from jaxafl.results.curves import stated
 
@@ -59,7 +59,7 @@ def of_schedule(schedule: Schedule) -> Runs:
     columns = [schedule.client, schedule.started, schedule.arrived, schedule.staleness]
     flying = unused.reason == FLYING
     ended = np.where(flying, np.inf, unused.ended)
-    kinds = np.where(flying, "flying", "wasted")
+    kinds = np.where(flying | (unused.reason == WAITING), "flying", "wasted")
     others = Bars(unused.client, unused.started, ended, np.zeros(len(kinds), int), kinds)
     bars = _bars(columns, schedule.run, idle, schedule.time, mask, others)
     labels = [str(client) for client in range(schedule.num_clients)]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxafl.options import UserError, as_numbers, check_number
+from jaxafl.clock.options import fail_if
+from jaxafl.options import UserError, as_numbers, check_number, shown
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,6 +27,9 @@ def energy_of(
     idle_watts = _per_client("idle_watts", idle_watts, clients)
     per_byte = _per_client("joule_per_byte", joule_per_byte, clients)
     so_far, at = _intensity(intensity, period, clients, end)
+    check_number("energy", "size", size, least=0, per_client=True)
+    if np.shape(size) != (2,):
+        raise UserError(f"energy: size={shown(size)}; expected the bytes of an upload and of a download, (up, down)")
     _, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)  # an update may be taken several times
     unused = schedule.unused
     others = {
@@ -71,16 +75,26 @@ Values = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def _intensity(given: Any, period: float | None, clients: int, end: float) -> tuple[Values, Values]:
     """Returns the functions (client, time) -> integral of the intensity up to the time, and the intensity at it."""
     edges, values = given if isinstance(given, tuple) else ([0.0], [given])
-    times, table = as_numbers("energy", "intensity", edges), np.asarray(values, np.float64)
+    times, table = as_numbers("energy", "intensity", edges), as_numbers("energy", "intensity", values)
+    if times.ndim != 1 or table.shape not in ((table.size,), (len(np.atleast_1d(table)), clients)):
+        raise UserError(
+            f"energy: intensity={shown(given)}; expected a number, one per client, or (times, values), with values [K] "
+            f"or [K, {clients}]"
+        )
     stops = len(times) == len(table) + 1 and period is None
     table = np.broadcast_to(table.reshape(len(table), -1), (len(table), clients))
     last = period or (times[-1] if stops else max(end, times[-1]) + 1)
-    wrong = len(times) not in (len(table), len(table) + 1) or times[0] != 0 or (np.diff(times) <= 0).any()
-    if wrong or last < times[-1] or not (table >= 0).all() or (last < end and period is None):
-        raise UserError(
-            f"energy: intensity has {len(times)} times from {times[0]:g} to {times[-1]:g} s and {len(table)} values; "
-            f"expected rising times from 0 on, up to {end:g} s if they have one more than the values, and values >= 0"
-        )
+    more, until = len(times) == len(table) + 1, f"intensity ends at {times[-1]:g} s"
+    off = period is not None and (last < times[-1] or (more and last > times[-1]))
+    fail_if("energy", [
+        (not (table >= 0).all(), f"intensity has the value {table.min():g}; expected at least 0"),
+        (not (more or len(times) == len(table)), f"intensity has {len(times)} times and {len(table)} values; expected "
+         "as many, or one time more, the end of the last value"),
+        (bool(times[0] != 0 or (np.diff(times) <= 0).any()), f"intensity has the times {shown(times.tolist())}; "
+         "expected rising ones from 0 on"),
+        (off, f"{until} and has the period {last:g} s; expected the end of its last value"),
+        (period is None and last < end, f"{until}, and the schedule at {end:g} s; expected a later end, or a period"),
+    ])  # fmt: skip
     times = np.append(times[: len(table)], last)
     areas = np.concatenate([np.zeros((1, clients)), np.cumsum(table * np.diff(times)[:, None], axis=0)])
 

@@ -13,7 +13,7 @@ from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.options import fail_if
 from jaxafl.clock.synchronous import drawn_from
-from jaxafl.options import Number, as_numbers, shown, static
+from jaxafl.options import Number, UserError, as_numbers, shown, static
 
 ARRIVES, SENDS, RISES, MERGES = range(4)
 """Events of `tiers`: an update arrives; it makes its region send, too; a transfer reaches the server, or its region."""
@@ -32,7 +32,10 @@ class _Regional(Clock):
     takes_all = True
 
     def __post_init__(self) -> None:
-        listed = np.ravel(as_numbers(self.name, "regions", self.regions)).tolist()
+        given = as_numbers(self.name, "regions", self.regions)
+        if given.ndim != 1:
+            raise UserError(f"{self.name}: regions={shown(self.regions)}; expected one region per client, numbers [N]")
+        listed = given.tolist()
         object.__setattr__(self, "regions", tuple(int(one) if one.is_integer() else one for one in listed))
         super().__post_init__()
 
@@ -49,8 +52,8 @@ class _Regional(Clock):
         for name in ("up", "down"):
             seconds = as_numbers(self.name, name, getattr(self, name))
             fits = seconds.shape in ((), (count,)) and (np.isfinite(seconds) & (seconds >= 0)).all()
-            expected = f"expected finite seconds, at least 0. Give one number, or one per region ({count},)"
-            rules.append((not fits, f"{name}={seconds.tolist()} cannot be the time of a transfer; {expected}"))
+            expected = f"expected finite seconds, at least 0: one number, or one for each of the {count} regions"
+            rules.append((not fits, f"{name}={seconds.tolist()}; {expected}"))
         fail_if(self.name, rules)
 
     def transfers(self) -> tuple[list[float], list[float]]:
@@ -106,6 +109,7 @@ class tiers(_Regional):
                 if event == SENDS:
                     heappush(transfers, (fleet.now + up[region], RISES, region))
                 yield fleet.step([run], region=region, event=event, regional_staleness=staleness)
+                fleet.versions[run.run_id] = fleet.version  # it restarts at once, before others of this instant arrive
             if not runs:
                 _, event, region = heappop(transfers)
                 if event == RISES:

@@ -49,7 +49,8 @@ def decoder(
 
     Returns:
         The model; inputs and labels [B, L] integers in [0, V), where a label is the token after the input's. A negative
-        label is padding, and does not count. An input outside the vocabulary gives a loss of NaN.
+        label is padding: a text's loss is the mean over its other tokens, see `next_token`. An input outside the
+        vocabulary gives a loss of NaN.
 
     Raises:
         TypeError, ValueError: an option is invalid.
