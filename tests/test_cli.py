@@ -451,13 +451,6 @@ def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch, capsys):
             assert one_line(capsys) == "jaxafl: error: as said\n"
 
 
-def test_a_warning_is_printed_once_and_without_a_line_of_code() -> None:
-    code = "import sys, warnings; from jaxafl import cli; cli.COMMANDS['list'] = lambda: [warnings.warn('small'), "
-    code += "warnings.warn('small'), warnings.warn('large')] and 0; sys.argv[1:] = ['list']; sys.exit(cli.main())"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
-    assert said == "jaxafl: warning: small\njaxafl: warning: large\n"
-
-
 @pytest.mark.parametrize(
     ("failed_step", "said", "accuracy"),
     [((-1, -1), "", "40 ± 14 %"), ((-1, 3), "1 of 2", "30 %"), ((2, 3), "2 of 2", "nan")],

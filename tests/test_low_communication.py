@@ -139,6 +139,7 @@ def test_open_slots(slots, times, last):
     [
         (lambda: schedule(timed(1.0, 2.0, begins=grace(-1.0)), 2, 1, 1), "window"),
         (lambda: schedule(timed(1.0, 2.0, begins=open_slots(3)), 2, 1, 1), "slots"),
+        (lambda: tiers(regions=[[0, 1], [1, 2]], durations=FOUR), "regions"),
         (lambda: versions(1, (0, 1), 0, local(optax.sgd, 0.1, 1), EAGER, timed(1.0, 2.0)), "activation"),
         (lambda: halos_run(1, afl.server.halos(), TWO_REGIONS, correction=afl.correction.feddyn(0.1)), "feddyn"),
         (lambda: versions(1, (0, 1), 0, local(optax.contrib.prodigy, 0.1, 1), PLAIN, synchronous()), "reset"),
@@ -164,7 +165,10 @@ def test_energy_and_carbon_by_hand():
         200, 50, intensity=((0, 1800, 5400), (100, 400, 250))
     )
     assert float(one.grams[0]) == pytest.approx((200 * (0.5 * 100 + 0.5 * 400) + 50 * (0.5 * 400 + 0.5 * 250)) / 1000)
-    for wrong in (dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1)):
+    waits = schedule(timed(1.0, 1.0, 1.0), 3, 1, 4)  # at 2 s two runs have ended that no server step has taken
+    assert waits.energy(1).busy_seconds.values.tolist() == [2, 2, 2] and waits.unused.reason.tolist() == ["waiting"] * 2
+    gap = dict(watts=1, intensity=((0, 3, 5), (1, 2)), period=6)
+    for wrong in (dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1), gap):
         with pytest.raises(ValueError, match="energy"):
             long.energy(**wrong)
 
@@ -217,6 +221,8 @@ def test_halos_with_momentum_at_both_levels():
 def test_halos_in_one_region_without_delays_is_asynchronous_local_sgd():
     _, x = halos_run(21, afl.server.halos(**ADDING, alpha=1.0), tiers(regions=[0] * 4, durations=FOUR, after=1))
     np.testing.assert_allclose(x, [0.5, 2.5, 3.5, 3.75, 7.75, 8.5, 7.125], rtol=1e-12)
+    at_once = schedule(tiers(regions=[0, 0, 1, 1], durations=constant(1.0), after=100), 4, 1, 8)
+    assert at_once.staleness.ravel().tolist() == [0, 1, 2, 3, 3, 3, 3, 3]  # each restarts from its own server step
 
 
 X, Y = (1.125 + 4.5) / 2, 1.125 / 2  # by hand

@@ -23,7 +23,6 @@ from tests.problems import classifier
         (lambda sim: afl.Simulation(sim.data, sim.model, sim.client, "fedbuf", sim.clock), r"fedbuff\(\)"),
         (lambda sim: afl.clock.free_running(concurency=3), "concurrency"),
         (lambda sim: afl.Client(lr=0.1), "learning_rate"),
-        (lambda sim: afl.data.dirichlet(alhpa=0.1), "alpha"),
         (lambda sim: afl.plot.accuracy_vs_time({}, pth="x.png"), "path"),
     ],
 )
