@@ -34,7 +34,7 @@ class Run(NamedTuple):
     client: Array  # int32, client index
     run: Array  # int32, index among the client's runs
     local_steps: Array  # int32, number of local steps
-    longest: Array  # float64, longest of the runs that started earlier in seconds, hangs excluded
+    longest: Array  # float64, seconds of the longest run that started earlier, without hangs; it may only add time
     now: Array | float = np.nan  # float64, start of the run in simulated seconds; NaN if unknown
 
 
