@@ -120,7 +120,7 @@ class Seconds:
 
     def of(self, client: int, run: int, steps: int, now: float, longest: float) -> tuple[float, float]:
         """Returns the seconds of a run, and those in which the client works."""
-        if self.by_start or self.depends(client, run):
+        if self.by_start or (self.by_longest and self.depends(client, run)):
             with float64_on_cpu():
                 numbers: Any = (np.int32(client), np.int32(run), np.int32(steps), np.float64(longest), np.float64(now))
                 seconds, work = np.asarray(_one(*self.arguments, Run(*numbers))).tolist()
