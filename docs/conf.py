@@ -38,7 +38,7 @@ napoleon_use_rtype = False  # Returns are sentences
 nitpicky = True  # for names of the package; names of other projects need inventories from the network
 nitpick_ignore = [
     ("py:class", "jaxafl.data.held_out.HeldOut"),
-    ("py:class", "jaxafl.clock.schedule.Mechanism"),
+    ("py:class", "jaxafl.clock.accounts.contract.Mechanism"),
     ("py:class", "jaxafl.clock.schedule.Source"),
     ("py:class", "jaxafl.clock.schedule.Unused"),
 ]

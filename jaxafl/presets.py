@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from jaxafl.clock import Clock, Duration, constant, free_running, grace, regional_rounds, synchronous, tiers
-from jaxafl.options import Number, UserError, as_numbers, check_flag, check_number, check_whole
+from jaxafl.options import Number, as_numbers, check_flag, check_number, check_whole
 from jaxafl.server import Server, asysg, delayed_nesterov, fedat, fedbuff, fedopt, fedstale, halos, hierfavg
 
 REFERENCES = {
@@ -254,9 +254,6 @@ def halos_regions(
     """
     check_number("presets.halos_regions", "bytes", bytes, least=0)
     check_number("presets.halos_regions", "bandwidths", bandwidths, above=0, per_client=True)
-    given, count = np.size(bandwidths), len({*np.ravel(regions).tolist()})
-    if given not in (1, count):
-        raise UserError(f"presets.halos_regions: {given} bandwidths for {count} regions; expected one for each")
     seconds = 8 * bytes / (1e9 * np.asarray(bandwidths, float))
     return Preset(
         halos(alpha=alpha), tiers(regions=regions, durations=durations, up=seconds, down=seconds, after=after)

@@ -24,9 +24,10 @@ from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.client import Client, Traffic, traffic
 from jaxafl.client.attack.contract import Attack
+from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.clock.contract import Clock
 from jaxafl.clock.live import Live
-from jaxafl.clock.schedule import Mechanism, Schedule
+from jaxafl.clock.schedule import Schedule
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.held_out import like_samples
 from jaxafl.device import as_arrays, devices_of, on_host
@@ -87,8 +88,8 @@ class Simulation(Stepwise, Summarised):
             value = getattr(self, name)
             if (value is None and name == "attack") or (hasattr(value, method) and not isinstance(value, type)):
                 continue
-            room = "models" if name == "model" else name
-            known = getattr(importlib.import_module("jaxafl"), room).__all__
+            room = {"model": "models", "attack": "client.attack"}.get(name, name)
+            known = importlib.import_module(f"jaxafl.{room}").__all__
             meant = "; call it" if isinstance(value, type) else did_you_mean(value, [f"{one}()" for one in known])
             raise TypeError(f"Simulation({name}=...) got {shown(value)}, no {name}; see jaxafl.{room}{meant}")
         self.model.at(self.precision)  # raises for a precision that cannot work

@@ -16,7 +16,7 @@ from scipy.stats import norm
 
 import jaxafl as afl
 from jaxafl import upload
-from jaxafl.clock.schedule import Mechanism
+from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.server import Outcome, Server
 from tests.problems import classifier, descent, quadratic
 from tests.test_dp_sgd import Normalised

@@ -12,9 +12,10 @@ import numpy as np
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.stopping import StopAfter, Targets
 from jaxafl.client import Traffic
+from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.clock.fleet import Gone, ServerStep
 from jaxafl.clock.live import Live
-from jaxafl.clock.schedule import Mechanism, joined
+from jaxafl.clock.schedule import joined
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import UNBOUNDED
 from jaxafl.options import UserError, check_number, check_whole, shown

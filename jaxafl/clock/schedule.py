@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jaxafl.clock.accounts.contract import How, Mechanism
 from jaxafl.clock.contract import Delivery
 from jaxafl.clock.fleet import LocalRun
 from jaxafl.options import Summarised, UserError
@@ -16,7 +17,6 @@ from jaxafl.options import Summarised, UserError
 if TYPE_CHECKING:
     import xarray as xr
 
-How = Literal["participation", "sampled", "tree"]
 FLYING, WAITING = "flying", "waiting"
 COMPLETED = ("refused", "lost", "late")
 """Reasons of runs that clients complete and no server step takes."""
@@ -24,24 +24,6 @@ PER_STEP = ("time", "runs_begun", "runs_refused", "runs_stopped", "runs_lost", "
 """Columns of server steps of every schedule."""
 PER_ARRIVAL = (*LocalRun._fields, "multiplicity", "kind")
 """Columns of arrivals of every schedule."""
-
-
-class Mechanism(NamedTuple):
-    """Noise of a simulation, and what it lacks for a claim of privacy.
-
-    Attributes:
-        noise_multiplier: z, standard deviation of the noise over the clipping norm, a number or [N]; `None` without.
-        at: `"server"` for noise in the sum of updates, `"client"` for noise in every update.
-        kept: True if every server step uses the last update of every client again.
-        drawn: True if server steps draw their clients. Otherwise clients arrive at any time.
-        refused: reason why participations or weights depend on data; empty if they do not.
-    """
-
-    noise_multiplier: Any = None
-    at: str = "server"
-    kept: bool = False
-    drawn: bool = True
-    refused: str = ""
 
 
 class Source(NamedTuple):

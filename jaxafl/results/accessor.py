@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from jaxafl.clock.schedule import How, Mechanism
+from jaxafl.clock.accounts.contract import How, Mechanism
 from jaxafl.options import UserError
 from jaxafl.results.curves import stated
 

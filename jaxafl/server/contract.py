@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int32, Num, PyTree
 
-import jaxafl.clock
+from jaxafl import clock as protocols
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.device import weighted_sum
@@ -172,7 +172,7 @@ class Server(Part):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        named = [one for one in vars(jaxafl.clock).values() if isinstance(one, type) and issubclass(one, Clock)]
+        named = [one for one in vars(protocols).values() if isinstance(one, type) and issubclass(one, Clock)]
         complete = [clock for clock in named if clock.steps is not Clock.steps]
         cls.clocks = frozenset(clock.name for clock in complete if not unfit(cls, clock))
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jaxafl.clock.accounts.contract import How, Mechanism
 from jaxafl.clock.options import fail_if
-from jaxafl.clock.schedule import How, Mechanism
 from jaxafl.options import UserError, check_choice, check_number
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import Gather, gather_stored, stored_rows
 from jaxafl.data.sources.traverse import Evaluate, traverse
 from jaxafl.data.targets import quantile_bins, require_classes
@@ -85,7 +84,7 @@ class PartitionStatistics(Summarised):
         return f"{self!r}\n{self.table().to_string(max_rows=20, max_cols=13, float_format='{:.3f}'.format)}"
 
 
-def statistics_of(data: FederatedData, quantiles: int | None) -> PartitionStatistics:
+def statistics_of(data: Any, quantiles: int | None) -> PartitionStatistics:
     """Computes what `FederatedData.statistics` returns."""
     if quantiles is None:
         require_classes(data.name, data.y_test)

@@ -14,9 +14,9 @@ import numpy as np
 from jaxafl.client import Client, first_shared, shared_of, traffic
 from jaxafl.client.correction.contract import Correction
 from jaxafl.client.sending import traffic_of_correction
+from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.durations.duration import Duration, reads
-from jaxafl.clock.schedule import Mechanism
 from jaxafl.data.federated import FederatedData
 from jaxafl.engine.check import Parts, Rule, broken, noise_of
 from jaxafl.engine.state import first_state, shapes_of_model
