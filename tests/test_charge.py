@@ -41,6 +41,9 @@ def test_time_is_that_of_the_steps_made(clock: afl.clock.Clock) -> None:
     for name in ("client_id", "run_index", "staleness", "executed_local_steps"):
         np.testing.assert_array_equal(executed[name].values, planned[name].values)
     np.testing.assert_array_equal(executed.loss.values, planned.loss.values)
+    whole = [dataclasses.replace(simulation(charge, clock).client, patience=None) for charge in ("planned", "executed")]
+    runs = [dataclasses.replace(simulation("planned", clock), client=one).run(3) for one in whole]
+    np.testing.assert_array_equal(runs[0].time, runs[1].time)  # without patience all steps are executed
 
 
 def test_a_clock_that_cannot_charge_raises() -> None:

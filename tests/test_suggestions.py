@@ -21,9 +21,7 @@ from tests.problems import classifier
         (lambda sim: afl.compare({"fast": sim}, 1, {"fasst": 2}), "fast"),
         (lambda sim: afl.Simulation(sim.data, sim.model, sim.client, sim.server, clok=sim.clock), "clock"),
         (lambda sim: afl.Simulation(sim.data, sim.model, sim.client, "fedbuf", sim.clock), r"fedbuff\(\)"),
-        (lambda sim: afl.clock.free_running(concurency=3), "concurrency"),
         (lambda sim: afl.Client(lr=0.1), "learning_rate"),
-        (lambda sim: afl.plot.accuracy_vs_time({}, pth="x.png"), "path"),
     ],
 )
 def test_wrong_names_are_refused_with_the_right_one(wrong: Callable[[Any], Any], meant: str) -> None:

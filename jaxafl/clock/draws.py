@@ -14,11 +14,10 @@ import numpy as np
 
 from jaxafl.clock.durations.duration import Run, draw_of, reads, stream_keys
 from jaxafl.device import as_arrays, compiled, float64_on_cpu
-from jaxafl.device.keys import Purpose, seed_key
+from jaxafl.device.keys import ROTATIONS, Purpose, seed_key
 
 Words = tuple[int, int]
 _BLOCK = 4096
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def threefry(key: Words, first: Any, second: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +27,7 @@ def threefry(key: Words, first: Any, second: Any) -> tuple[np.ndarray, np.ndarra
     low += np.uint32(words[0])
     high += np.uint32(words[1])
     for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
+        for rotation in ROTATIONS[group % 2]:
             low += high
             high = (high << np.uint32(rotation)) | (high >> np.uint32(32 - rotation))
             high ^= low

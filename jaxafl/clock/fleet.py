@@ -215,8 +215,6 @@ class Fleet:
                 "finite durations, or a clock that goes on with the other clients, such as free_running, interrupting, "
                 "semi_async and synchronous(deadline=...)",
             )
-        if isinstance(runs, LocalRun):
-            self._fail("takes a run", "a list of runs")
         if self.size is not None and len(runs) != self.size and (runs or not self.empty):
             self._fail(f"has {len(runs)} arrivals", f"the {self.size} that `arrivals` promises")
         if self.seconds is None:

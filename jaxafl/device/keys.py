@@ -28,7 +28,7 @@ Array = jax.Array
 Key = tuple[Array, Array]
 """Two uint32 words (scalars or arrays of one shape)."""
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _NAMED = re.compile(r"(?<![a-z])(keys?|rngs?|prng|seed)(?![a-z])")
 _PER_CLIENT = 0xFFFFFFFF  # run counter of draws that occur once per client
 
@@ -64,7 +64,7 @@ def threefry(key: Key | Array, counter0: Any, counter1: Any) -> Key:
     words = jnp.broadcast_arrays(low, first, second, mixed)[1:] if mixed.ndim else (first, second, mixed)
     # `lax`, because operations of `jnp` take more than twice as long to trace, and a program has thousands of them
     for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
+        for rotation in ROTATIONS[group % 2]:
             low = lax.add(low, high)
             left = lax.shift_left(high, np.uint32(rotation))
             right = lax.shift_right_logical(high, np.uint32(32 - rotation))

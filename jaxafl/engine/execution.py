@@ -188,7 +188,7 @@ class Execution:
         """Returns the schedule and the diagnostics of the server steps of the last of `infos`, the first of which is
         `start`, without places for arrivals that none of them fills."""
         info, parts = infos[-1], self.made(index)
-        if self.problems[index].client.charge == "executed":
+        if self.problems[index].client.charge == "executed" and "executed_local_steps" in info:  # else as planned
             parts = [self._charged(index, infos, joined(parts))]
         made = steps_of(parts, start, start + len(info["delta_norm"]))
         width, shown = made.mask.shape[1], {}
