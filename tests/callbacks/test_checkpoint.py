@@ -121,7 +121,7 @@ def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.
             raise KeyboardInterrupt
 
     monkeypatch.setattr(checkpoint.Checkpoint, "save", saving)
-    how = {"folder": tmp_path, "checkpoint_every": "0.001s", "eval_every": 5}
+    how = {"folder": tmp_path, "checkpoint_every": "0.000001s", "eval_every": 5}
     monkeypatch.setattr(checkpoint, "_BLOCKING_SHARE", 1e9)
     monkeypatch.setattr(checkpoint, "_WRITING_SHARE", 1e9)
     with pytest.raises(KeyboardInterrupt):
