@@ -26,7 +26,7 @@ from jaxafl.client import (
     takes_examples,
 )
 from jaxafl.client.attack.contract import Attack
-from jaxafl.client.upload.contract import received_size
+from jaxafl.client.upload.contract import leaves_of, received_size
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.live import check_clock
 from jaxafl.data.federated import FederatedData
@@ -239,8 +239,8 @@ def _trace_training(parts: Parts) -> None:
     if form in known:
         return
     if client.upload is not None:
-        sent = jax.tree.leaves(shared_of(client, parts.form[0]))
-        client.upload.check(tuple(leaf.size for leaf in sent))
+        sent = shared_of(client, parts.form[0])
+        client.upload.check(leaves_of(sent))
         received_size(client.upload, sent)
     if client.reset == "never":
         check_lasting(client, parts.form[0], data.num_clients)

@@ -16,6 +16,8 @@ Frozen: TypeAlias = Callable[[str], Any] | Mapping[str, Any] | None
 """Selection of parameters: a function of the path, such as `"encoder/Dense_0/kernel"`, to True if the parameter is
 frozen, or to an array, its frozen value; or a tree of such values that may end above the parameters. `None` selects
 none."""
+Where: TypeAlias = Callable[[str], bool] | None
+"""Selection of parameters by path."""
 
 
 class Held(NamedTuple):
@@ -91,6 +93,18 @@ def _of_tree(tree: Mapping[str, Any]) -> Callable[[str], Any]:
 def named_leaves(tree: Any) -> dict[str, Any]:
     """Returns the leaves of a pytree by path, joined by `/`."""
     return {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def kernels_of(owner: str, leaves: dict[str, Any], where: Where) -> dict[str, Any]:
+    """Returns the parameters, arrays or their shapes by path, that get low-rank factors: by default those of two axes.
+
+    Raises:
+        UserError: `where` chooses none, or one of fewer than two axes.
+    """
+    found = {name: leaf for name, leaf in leaves.items() if (len(leaf.shape) == 2 if where is None else where(name))}
+    if not found or min(len(leaf.shape) for leaf in found.values()) < 2:
+        raise UserError(f"{owner}: where chooses {[*found]} of {[*leaves]}; expected kernels, with at least two axes")
+    return found
 
 
 def _chosen(params: Params, frozen: Callable[[str], Any], owner: str) -> dict[str, Any]:

@@ -11,11 +11,21 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.device.user_code import like_given
+from jaxafl.models.model import path_of
 from jaxafl.options import Part, UserError, shown, static
 
 Array = jax.Array
 Tree = Any
-Leaves = tuple[int, ...]  # numbers in each leaf of Δ
+
+
+class Leaf(int):
+    """Numbers in a leaf of Δ, with its path and its shape."""
+
+    path: str
+    shape: tuple[int, ...]
+
+
+Leaves = tuple[Leaf, ...]
 
 
 class Sent(NamedTuple):
@@ -285,13 +295,22 @@ def received_size(upload: Upload | None, delta: Tree) -> int:
         upload: transformation; `None` sends Δ.
         delta: arrays of Δ, or their shapes.
     """
-    leaves = jax.tree.leaves(delta)
-    counts = tuple(leaf.size for leaf in leaves)
-    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    counts = leaves_of(delta)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(delta))
     if upload is None or not sum(counts):
         return size
     each = 8 * size / sum(counts)
     return checked_size(upload, Size(sum(counts), each, full_bits=each), counts).bytes
+
+
+def leaves_of(delta: Tree) -> Leaves:
+    """Returns the leaves of Δ, arrays or their shapes, as uploads see them."""
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(delta):
+        one = Leaf(leaf.size)
+        one.path, one.shape = path_of(path), leaf.shape
+        found.append(one)
+    return tuple(found)
 
 
 def checked_size(upload: Upload, size: Size, leaves: Leaves) -> Size:

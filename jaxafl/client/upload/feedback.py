@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxafl.client.upload.contract import Leaves, Sent, Size, Tree, Upload, as_upload
+from jaxafl.client.upload.contract import Leaves, Sent, Size, Tree, Upload, as_upload, leaves_of
 from jaxafl.options import UserError
 
 
@@ -51,7 +51,7 @@ class error_feedback(Upload):
         error, inner = row
         whole = jax.tree.map(jnp.add, delta, error)
         received, inner = self.compressor.update(whole, inner, sent)
-        scale = self.compressor.feedback_scale(tuple(leaf.size for leaf in jax.tree.leaves(delta)))
+        scale = self.compressor.feedback_scale(leaves_of(delta))
         if scale != 1:
             received = jax.tree.map(lambda leaf: scale * leaf, received)
         return received, (optax.tree.sub(whole, received), inner)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,11 +10,9 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
-from jaxafl.models.frozen import named_leaves
+from jaxafl.models.frozen import Where, kernels_of, named_leaves
 from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, path_of
-from jaxafl.options import UserError, check_number, check_whole, named
-
-Where = Callable[[str], bool] | None
+from jaxafl.options import check_number, check_whole, named
 
 
 @named
@@ -56,7 +53,11 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
         own, state = model.init(key, batch)
         leaves = named_leaves(own)
         whole = {name: leaf for name, leaf in leaves.items() if trained is not None and trained(name)}
-        kernels = _chosen({name: leaf for name, leaf in leaves.items() if name not in whole}, where) if rank else {}
+        kernels = (
+            kernels_of("lora", {name: leaf for name, leaf in leaves.items() if name not in whole}, where)
+            if rank
+            else {}
+        )
         for index, (name, leaf) in enumerate(kernels.items()):
             out = leaf.shape[0 if out_first else -1]
             bound = (leaf.size // out) ** -0.5
@@ -85,14 +86,6 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
     description = {**model.description, "lora_rank": rank, "lora_alpha": float(alpha)}
     new = dataclasses.replace(model, init=init, apply=apply, description=description, frozen=held)
     return dataclasses.replace(new, references=(*model.references, "hu2022"))
-
-
-def _chosen(leaves: dict[str, Array], where: Where) -> dict[str, Array]:
-    """Returns the kernels that get factors, by path."""
-    found = {name: leaf for name, leaf in leaves.items() if (leaf.ndim == 2 if where is None else where(name))}
-    if not found or min(leaf.ndim for leaf in found.values()) < 2:
-        raise UserError(f"lora: where chooses {[*found]} of {[*leaves]}; expected kernels, with at least two axes")
-    return found
 
 
 class LoRA(nn.Module):

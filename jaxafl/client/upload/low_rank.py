@@ -1,0 +1,145 @@
+"""Low-rank training: clients move a kernel by a product of two factors, and send the factors in the place of Δ."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxafl.client.upload.contract import Array, Leaves, Sent, Size, Tree, Upload
+from jaxafl.device.keys import drawing_key
+from jaxafl.models.frozen import Where, kernels_of, named_leaves
+from jaxafl.models.model import path_of
+from jaxafl.options import check_number, check_whole, static
+
+
+class Factors(NamedTuple):
+    """State of low-rank training, by the path of the parameter."""
+
+    key: Array  # of the first A of a run
+    moved: dict[str, Any]  # of a kernel, `a`: A minus the first A [r, in], and `b`: B [out, r]
+    inner: Any  # of the optimiser of the factors
+
+
+class low_rank(Upload):
+    """Sends the change of a kernel as two factors of rank r: Δ ← Q (Qᵀ Δ), where Q spans the range of Δ Ω.
+
+    Ω [out, r] is Gaussian. The result is Δ, up to rounding, if the rank of Δ is at most r, and otherwise a projection
+    of it. A kernel takes r (in + out) numbers, if they are fewer than its own. Other parameters arrive as 0.
+
+    `optimizer(optax.adam)` is an optimiser for clients that train such factors: W = W_s + (α / r) (B A)ᵀ, from B = 0
+    and, in every run, a new A, uniform in ±1/√in. Clients train as with LoRA, and the server gets changes of kernels,
+    so its weighted mean is that of the products: Σ p_i B_i A_i, which FLoRA forms by stacking the factors. It needs
+    `Client(reset="run")`, and the memory of a gradient of the kernels. A model that is sent has all kernels.
+
+    Args:
+        rank: r.
+        where: function of a path, such as `"Dense_0/kernel"`, to True if the kernel is trained in factors; by default
+            all parameters with two axes. The last axis is `out`, all others together are `in`.
+        trained: function of a path to True if the parameter is trained and sent as it is, such as a new head.
+
+    References:
+        Wang et al., "FLoRA: Federated fine-tuning large language models with heterogeneous low-rank adaptations",
+        NeurIPS 2024, equations 5 to 7; Halko, Martinsson & Tropp, "Finding structure with randomness", SIAM Review
+        2011, Algorithm 4.1, for Q.
+
+    Examples:
+        >>> import jaxafl as afl, optax
+        >>> factors = afl.upload.low_rank(2)
+        >>> client = afl.Client(factors.optimizer(optax.adam), learning_rate=0.01, steps=10, upload=factors)
+    """
+
+    reads_run = False
+    references = ("wang2024flora",)
+
+    rank: int = static()
+    where: Where = static(default=None, kw_only=True)
+    trained: Where = static(default=None, kw_only=True)
+
+    def bound(self, norm: Any) -> Any:
+        return norm
+
+    def apply(self, delta: Tree, sent: Sent) -> Tree:
+        kernels, whole = self._divided(named_leaves(delta))
+        key = drawing_key(sent.key)
+
+        def received(path: Any, leaf: Array) -> Array:
+            name = path_of(path)
+            if name not in kernels:
+                return leaf if name in whole else jnp.zeros_like(leaf)
+            matrix = leaf.reshape(-1, leaf.shape[-1])
+            drawn = jax.random.normal(jax.random.fold_in(key, [*kernels].index(name)), (leaf.shape[-1], self.rank))
+            basis = jnp.linalg.qr(matrix @ drawn.astype(matrix.dtype))[0]
+            return (basis @ (basis.T @ matrix)).reshape(leaf.shape).astype(leaf.dtype)
+
+        return jax.tree_util.tree_map_with_path(received, delta)
+
+    def size(self, size: Size, leaves: Leaves) -> Size:
+        kernels, whole = self._divided({leaf.path: leaf for leaf in leaves})
+        counts = [min(leaf, self.rank * (leaf // leaf.shape[-1] + leaf.shape[-1])) for leaf in kernels.values()]
+        return size.dense(leaves)._replace(entries=sum(counts) + sum(whole.values()))
+
+    def check(self, leaves: Leaves) -> None:
+        check_whole(self.name, "rank", self.rank, least=1)
+        self._divided({leaf.path: leaf for leaf in leaves})
+
+    def optimizer(
+        self, optimizer: Callable[..., optax.GradientTransformation] = optax.sgd, alpha: float = 8.0
+    ) -> Callable[..., optax.GradientTransformation]:
+        """Returns a constructor for `Client`, with the hyperparameters of `optimizer`, which trains the factors.
+
+        Args:
+            optimizer: constructor of an Optax optimiser.
+            alpha: α.
+        """
+        check_number(self.name, "alpha", alpha, above=0)
+
+        @functools.wraps(optimizer)
+        def made(*args: Any, **options: Any) -> optax.GradientTransformation:
+            inner = optimizer(*args, **options)
+
+            def local(key: Array, moved: dict[str, Any], params: Tree) -> dict[str, Any]:
+                """Returns what `inner` trains, by path: the factors of kernels, and other parameters as they are."""
+                found = self._divided(named_leaves(params))[1]
+                for index, (name, pair) in enumerate(moved.items()):
+                    shape, bound = pair["a"].shape, pair["a"].shape[1] ** -0.5
+                    first = jax.random.uniform(jax.random.fold_in(key, index), shape, pair["a"].dtype, -bound, bound)
+                    found[name] = pair | {"a": pair["a"] + first}
+                return found
+
+            def init(params: Tree) -> Factors:
+                key, moved = jax.random.key(0), {}
+                for name, leaf in self._divided(named_leaves(params))[0].items():
+                    shapes = {"a": (self.rank, leaf.size // leaf.shape[-1]), "b": (leaf.shape[-1], self.rank)}
+                    moved[name] = {factor: jnp.zeros(shape, leaf.dtype) for factor, shape in shapes.items()}
+                return Factors(key, moved, inner.init(local(key, moved, params)))
+
+            def update(gradient: Tree, state: Factors, params: Tree = None) -> tuple[Tree, Factors]:
+                def changes(trained: dict[str, Any]) -> dict[str, Array]:
+                    products = {name: (trained[name]["b"] @ trained[name]["a"]).T for name in state.moved}
+                    scaled = {name: alpha / self.rank * one for name, one in products.items()}
+                    return trained | {name: one.reshape(slopes[name].shape) for name, one in scaled.items()}
+
+                slopes, before = named_leaves(gradient), local(state.key, state.moved, params)
+                values, pulled = jax.vjp(changes, before)
+                updates, after = inner.update(*pulled({name: slopes[name] for name in before}), state.inner, before)
+                steps = optax.tree.sub(changes(optax.apply_updates(before, updates)), values)
+                moved = {name: optax.tree.add(pair, updates[name]) for name, pair in state.moved.items()}
+
+                def step(path: Any, leaf: Array) -> Array:
+                    return steps.get(path_of(path), jnp.zeros_like(leaf))
+
+                return jax.tree_util.tree_map_with_path(step, params), Factors(state.key, moved, after)
+
+            return optax.GradientTransformation(init, update)
+
+        return made
+
+    def _divided(self, leaves: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the kernels that are trained in factors, and the parameters that are trained as they are."""
+        whole = {name: leaf for name, leaf in leaves.items() if self.trained is not None and self.trained(name)}
+        return kernels_of(self.name, {name: leaves[name] for name in leaves if name not in whole}, self.where), whole
