@@ -33,8 +33,9 @@ class low_rank(Upload):
 
     `optimizer(optax.adam)` is an optimiser for clients that train such factors: W = W_s + (α / r) (B A)ᵀ, from B = 0
     and, in every run, a new A, uniform in ±1/√in. Clients train as with LoRA, and the server gets changes of kernels,
-    so its weighted mean is that of the products: Σ p_i B_i A_i, which FLoRA forms by stacking the factors. It needs
-    `Client(reset="run")`, and the memory of a gradient of the kernels. A model that is sent has all kernels.
+    so its weighted mean is that of the products: Σ p_i B_i A_i, which FLoRA forms by stacking the factors. Parameters
+    that are neither kernels nor `trained` stay as they are. A client needs the memory of a gradient of the kernels, and
+    gets all kernels with a model. With `reset="never"` the factors last, too, and an update has up to twice the rank.
 
     Args:
         rank: r.
@@ -44,8 +45,8 @@ class low_rank(Upload):
 
     References:
         Wang et al., "FLoRA: Federated fine-tuning large language models with heterogeneous low-rank adaptations",
-        NeurIPS 2024, equations 5 to 7; Halko, Martinsson & Tropp, "Finding structure with randomness", SIAM Review
-        2011, Algorithm 4.1, for Q.
+        NeurIPS 2024, and the authors' code, with one rank for all clients; Halko, Martinsson & Tropp, "Finding
+        structure with randomness", SIAM Review 2011, Algorithm 4.1, for Q.
 
     Examples:
         >>> import jaxafl as afl, optax
