@@ -138,7 +138,8 @@ class low_rank(Upload):
 
             return optax.GradientTransformation(init, update)
 
-        made.__name__ = made.__qualname__ = f"low_rank({getattr(optimizer, '__name__', '?')}, rank={self.rank}, alpha={alpha:g})"
+        base = getattr(optimizer, "__name__", "?")
+        made.__name__ = made.__qualname__ = f"low_rank({base}, rank={self.rank}, alpha={alpha:g})"
         return made
 
     def _divided(self, leaves: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
