@@ -10,9 +10,8 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition.alike import by_user
 from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
-from jaxafl.data.sources.arrays import hold_out
+from jaxafl.data.sources.arrays import from_halves
 from jaxafl.options import UserError, as_path, named, required
 from jaxafl.readers.pictures import is_picture, pixels
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
@@ -82,26 +81,12 @@ def from_huggingface(
     labels, classes = _labels(splits, y)
     source: Source = {"source": "huggingface", "x": ", ".join(columns), "y": y}
     samples, more, usual = _samples(name, splits, columns, tokenizer, max_length)
-    users = known = test_clients = None
-    if client:
-        ids = [_words(part, client) for part in splits if client in part.column_names]
-        known, users = np.unique(ids[0], return_inverse=True)  # ids without training samples are no clients and get -1
-        number = {one: place for place, one in enumerate(known.tolist())}
-        test_clients = np.array([number.get(one, -1) for part in ids[1:] for one in part], np.int32)
-    if test_fraction is not None:
-        everyone = np.zeros(len(labels[0]), np.int32) if users is None else users.astype(np.int32)
-        parts = hold_out(name, everyone, test_fraction, seed, (samples[0], labels[0], everyone))
-        samples, labels, owners = map(list, zip(*parts, strict=True))
-        users, test_clients = (None, None) if users is None else owners
-        source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
-    pooled = Dataset(
-        name,
-        *(samples[0], labels[0], samples[1], labels[1], classes, preprocessing or usual),
-        users=users,
-        source=source | more,
-        user_names=known,
-    )
-    return pooled if users is None else pooled.partition(by_user()).owned_test(test_clients)
+    ids = [
+        _words(part, client) if client and (part is splits[0] or client in part.column_names) else None
+        for part in splits
+    ]
+    halves = list(zip(samples, labels, ids, strict=True))
+    return from_halves(name, halves, test_fraction, seed, classes, preprocessing or usual, source | more)
 
 
 def _loaded(name: str | os.PathLike[str], config: str | None) -> Any:
