@@ -148,7 +148,7 @@ def _samples(
     if isinstance(first, str):
         if tokenizer is None:
             raise UserError(f"{name}: the column {columns[0]!r} holds texts, which need a tokenizer=...")
-        loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        loaded = load_tokenizer(tokenizer)
         texts = [text for part in splits for text in zip(*(part[column] for column in columns), strict=True)]
         tokens = tokenise(loaded, texts, max_length)
         said = {"vocabulary": loaded.get_vocab_size(), "truncated": int(tokens.truncated.sum())}

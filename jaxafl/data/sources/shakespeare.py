@@ -93,9 +93,7 @@ def shakespeare(
     check_whole(_NAME, "min_characters", min_characters, least=needed)
     folder = data_directory(data_dir) / _NAME
     files = _role_files(folder)
-    if not files:
-        raise missing_dataset(_NAME, [folder], [f"Put roles.jsonl or roles.jsonl.gz into {folder}. {_ADVICE}"])
-    spoken = _read_roles(files)
+    spoken = _read_roles(_NAME, folder, files)
     texts = {role: text for role, text in spoken.items() if len(text) >= min_characters}
     if len(texts) < (clients or 1):
         raise UserError(
@@ -169,10 +167,8 @@ def shakespeare_plays(
     check_choice("shakespeare_plays", "by", by, ("play", "role"))
     folder = data_directory(data_dir) / _NAME if data_dir else pathlib.Path(__file__).parents[1] / "files"
     files = sorted(folder.glob("roles*.jsonl*" if data_dir else _SHIPPED))
-    if not files:
-        raise missing_dataset("shakespeare_plays", [folder], [f"Put roles.jsonl into {folder}. {_ADVICE}"])
     clients: dict[str, list[str]] = {}
-    for (play, role), text in _read_roles(files).items():
+    for (play, role), text in _read_roles("shakespeare_plays", folder, files).items():
         clients.setdefault(play if by == "play" else f"{play}: {role}", []).append(f"{text}\n")
     data = from_texts(clients, length=length, test_fraction=test_fraction, name="shakespeare_plays")
     return dataclasses.replace(data, references=_REFERENCES)
@@ -230,8 +226,14 @@ def _role_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return found or (published if all(path.is_file() for path in published) else [])
 
 
-def _read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
-    """Reads the text of each (play, role), longest first, then by play and role; play is "" for HDF5 files."""
+def _read_roles(name: str, folder: pathlib.Path, files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
+    """Reads the text of each (play, role), longest first, then by play and role; play is "" for HDF5 files.
+
+    Raises:
+        FileNotFoundError: there are no files.
+    """
+    if not files:
+        raise missing_dataset(name, [folder], [f"Put roles.jsonl or roles.jsonl.gz into {folder}. {_ADVICE}"])
     texts: dict[tuple[str, str], str] = {}
     for path in files:
         if path.suffix == ".h5":  # a role's training text, then its test text
