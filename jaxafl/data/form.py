@@ -59,7 +59,8 @@ def kind_of_sample(x: Any) -> str:
     """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`, possibly traced."""
 
     def one(leaf: Any) -> str:
-        return f"{leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype}{[*np.shape(leaf)[1:]]}"
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+        return f"{dtype}{[*np.shape(leaf)[1:]]}"
 
     return str(jax.tree.map(one, x)).replace("'", "")
 

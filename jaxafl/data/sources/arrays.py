@@ -21,7 +21,6 @@ from jaxafl.readers.pictures import is_picture, pixels
 
 Half: TypeAlias = tuple[Any, np.ndarray, np.ndarray | None]
 """Samples, targets, and the client of each sample `[n]`, if samples have clients."""
-_MISSING = ("None", "nan", "<NA>", "NaT")
 
 
 @named
@@ -90,6 +89,8 @@ def from_arrays(
         >>> data.client_names.tolist()
         ['ann', 'bob']
     """
+    import pandas
+
     _check_order(name, x=x, y=y, client_ids=client_ids)
     _check_order(name, x_test=x_test, y_test=y_test)
     others = dict(test or {})
@@ -97,9 +98,9 @@ def from_arrays(
     others = {key: (held, labels) for (key, (held, _)), labels in zip(others.items(), further, strict=True)}
     samples, labels = _samples(name, x), as_targets(name, y)  # before a split, which would give samples other numbers
     ids = as_array(name, "client_ids", client_ids)
-    known = ids == ids if ids.dtype.kind != "O" else [isinstance(one, str) or str(one) not in _MISSING for one in ids]
-    if not np.all(known):
-        raise UserError(f"{name}: client_ids has none for sample {np.argmin(known)}; expected one. Leave it out")
+    missing = pandas.isna(ids)
+    if np.any(missing):
+        raise UserError(f"{name}: client_ids has none for sample {np.argmax(missing)}; expected one. Leave it out")
     lengths = [len(leaf) for leaf in jax.tree.leaves(samples)]
     if {*lengths} != {len(labels)} or ids.shape != (len(labels),) or not len(labels):
         raise UserError(
@@ -117,9 +118,8 @@ def from_arrays(
         if owners is not None:
             _check_owners(name, ids, owners, held_out_labels)
         halves.append((held_out, held_out_labels, owners))
-    if preprocessing is None:
-        scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
-        preprocessing = cast() if scaled or _are_pictures(x) else as_is()
+    if preprocessing is None and _are_pictures(x):
+        preprocessing = cast()
     data = from_halves(name, halves, test_fraction, seed, num_classes, preprocessing, {"source": "arrays"})
     return data.with_test_sets(others, first) if others else data
 
@@ -167,9 +167,6 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
 
     def joined(*parts: Any) -> np.ndarray:
         arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]
-        if len({one.shape[1:] for one in arrays}) > 1:
-            shapes = ", ".join(sorted({str([*one.shape[1:]]) for one in arrays})[:5])
-            raise UserError(f"from_clients: samples have the shapes {shapes}; expected one. Pad them to one length")
         return np.concatenate(arrays)
 
     samples = jax.tree.map(joined, *x, is_leaf=lambda one: not isinstance(one, Mapping))
@@ -193,7 +190,7 @@ def from_halves(
     test_fraction: float | None,
     seed: int,
     num_classes: int | None,
-    preprocessing: Preprocessing,
+    preprocessing: Preprocessing | None,
     source: Source,
 ) -> Any:
     """Returns the `Dataset` of a training and a test set, split by client if training samples have clients.
@@ -205,12 +202,16 @@ def from_halves(
         halves: training and test set; the training set alone with a fraction.
         test_fraction: share of each client's samples to hold out, in (0, 1); `None` if there is a test set.
         seed: seed of the held-out samples.
-        num_classes, preprocessing, source: fields of the `Dataset`.
+        num_classes, source: fields of the `Dataset`.
+        preprocessing: that of the `Dataset`; by default, floats and uint8 are cast, and others are not changed.
     """
     if test_fraction is not None:
         halves = _held_out(name, halves[0], test_fraction, seed)
         source = source | {"test_fraction": float(test_fraction), "test_seed": int(seed)}
     (x, y, ids), (x_test, y_test, test_ids) = halves
+    if preprocessing is None:
+        scaled = isinstance(x, np.ndarray) and (x.dtype == np.uint8 or x.dtype.kind == "f")
+        preprocessing = cast() if scaled else as_is()
     pooled = Dataset(name, x, y, x_test, y_test, num_classes, preprocessing, ids, source)
     if ids is None:
         return pooled

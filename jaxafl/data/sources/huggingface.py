@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
+from jaxafl.data.preprocessing import Preprocessing, as_integers, cast
 from jaxafl.data.sources.arrays import from_halves
 from jaxafl.options import UserError, as_path, named, required
 from jaxafl.readers.pictures import is_picture, pixels
@@ -121,7 +121,9 @@ def _splits(dataset: Any, split: str, test: str, test_fraction: float | None) ->
 def _words(part: Any, column: str) -> np.ndarray:
     """Returns the entries of a column, and those of a `ClassLabel` by name."""
     values, names = list(part[column]), getattr(part.features[column], "names", None)
-    return np.array([names[value] for value in values] if names and None not in values and min(values) >= 0 else values)
+    if names and None not in values and min(values) >= 0:
+        values = [names[value] for value in values]
+    return np.array(values)
 
 
 def _labels(splits: Sequence[Any], column: str) -> tuple[list[np.ndarray], int | None]:
@@ -141,8 +143,8 @@ def _labels(splits: Sequence[Any], column: str) -> tuple[list[np.ndarray], int |
 
 def _samples(
     name: str, splits: Sequence[Any], columns: list[str], tokenizer: Any, max_length: int
-) -> tuple[list[Any], Source, Preprocessing]:
-    """Returns the samples of every split, entries for the description, and the default preprocessing."""
+) -> tuple[list[Any], Source, Preprocessing | None]:
+    """Returns the samples of every split, entries for the description, and a preprocessing if theirs is special."""
     first = splits[0][0][columns[0]]
     stops = np.cumsum([len(part) for part in splits])[:-1]
     if isinstance(first, str):
@@ -162,7 +164,6 @@ def _samples(
     feature = splits[0].features[columns[0]]
     while hasattr(feature, "feature"):
         feature = feature.feature
-    if array.dtype.kind == "i":  # Python's lists do not carry the dtype
+    if array.dtype.kind in "if":  # Python's lists do not carry the dtype
         array = array.astype(feature.dtype)
-    array = array.astype(np.float32) if array.dtype == np.float64 else array
-    return np.split(array, stops), {}, cast() if array.dtype.kind == "f" or array.dtype == np.uint8 else as_is()
+    return np.split(array, stops), {}, None

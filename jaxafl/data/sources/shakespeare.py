@@ -106,7 +106,7 @@ def shakespeare(
     ends = np.cumsum(lengths)
     start = ends - lengths
     text = np.concatenate(tokens)
-    every = np.concatenate([np.arange(end - held, end - CONTEXT) for end, held in zip(ends, held_out, strict=True)])
+    every = np.concatenate([*map(np.arange, ends - held_out, ends - CONTEXT)])
     if not len(every):
         raise UserError(f"{_NAME}: test_fraction leaves no role {CONTEXT + 1} characters for testing. Use a larger one")
     number = min(test_samples or len(every), len(every))
@@ -125,7 +125,7 @@ def shakespeare(
         "unknown_characters": sum(unknown),
         "clients_without_test": int(np.sum(held_out <= CONTEXT)),
         "test_windows": len(every),
-        "test_samples": len(begin),
+        "test_samples": number,
         "preprocessing": _CHARACTERS.description,
         **by_user(clients).description,
     }
