@@ -22,7 +22,6 @@ import optax
 
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
-from jaxafl.data import partition
 from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, kinds_of, types_of
 from jaxafl.server import Needs, aggregate
 
@@ -31,7 +30,7 @@ _SECTION = re.compile(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", re.MULTILINE)
 _DOCUMENTED = re.compile(r"^(\S[^:]*): (.*(?:\n .*)*)", re.MULTILINE)
 KINDS: dict[str, tuple[Any, Any]] = {  # kind -> module, and class of its objects
     "datasets": (data, data.Dataset | data.FederatedData),
-    "partitions": (partition, partition.Partition),
+    "partitions": (data, data.Partition),
     "models": (models, models.Model),
     "servers": (server, server.Server),
     "presets": (presets, presets.Preset),

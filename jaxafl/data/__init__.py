@@ -2,19 +2,11 @@
 
 from jaxafl.data.dataset import Dataset
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition import (
-    Partition,
-    by_user,
-    classes_per_client,
-    dirichlet,
-    dirichlet_equal,
-    iid,
-    iid_shared,
-    lognormal_sizes,
-    shards,
-    sizes,
-)
+from jaxafl.data.partition.alike import by_user, iid, iid_shared, lognormal_sizes
+from jaxafl.data.partition.base import Partition
 from jaxafl.data.partition.heat_map import heat_map
+from jaxafl.data.partition.sizes import sizes
+from jaxafl.data.partition.skewed import classes_per_client, dirichlet, dirichlet_equal, shards
 from jaxafl.data.partition.statistics import PartitionStatistics
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast, crop_and_flip, normalise
 from jaxafl.data.sources.arrays import from_arrays, from_clients

@@ -168,10 +168,12 @@ class Dataset(Summarised):
 
     def _names(self, arrays: Mapping[str, Any], counts: np.ndarray) -> np.ndarray | None:
         """Returns the names of the clients, str [N], or `None` unless clients and users correspond one to one."""
-        if self.users is None or not counts.all() or len(np.unique(arrays["offset"])) < len(counts):
+        if self.users is None or not counts.all():
             return None
         users = self.users[arrays["index"]]
         first = users[arrays["offset"]]
-        if (users != np.repeat(first, counts)).any() or len(np.unique(first)) < len(first):
+        if len(np.unique(first)) < len(first) or (users != np.repeat(first, counts)).any():
             return None
-        return first.astype(np.str_) if self.user_names is None else np.asarray(self.user_names, np.str_)[first]
+        if self.user_names is None:
+            return first.astype(np.str_)
+        return np.asarray(self.user_names, np.str_)[first]

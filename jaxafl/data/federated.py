@@ -165,11 +165,9 @@ class FederatedData(Summarised):
         """
         if self.validation is not None:
             raise UserError(f"{self.name}: the data has a validation set already")
-        counts, gather, arrays, validation = held_out(self.name, self.counts, self.gather, self.arrays, share, seed)
+        fields = held_out(self.name, self.counts, self.gather, self.arrays, share, seed)
         description = {**self.description, "validation_share": float(share), "validation_seed": int(seed)}
-        return dataclasses.replace(
-            self, counts=counts, gather=gather, arrays=arrays, validation=validation, description=description
-        )
+        return dataclasses.replace(self, **fields, description=description)
 
     def with_test_sets(self, sets: Mapping[str, tuple[Any, Any]], first: str = "test") -> FederatedData:
         """Returns a copy with further test sets, name -> (x, y). Evaluations report `test_accuracy` ... of each.

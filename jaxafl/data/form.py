@@ -59,7 +59,8 @@ def kind_of_sample(x: Any) -> str:
     """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`, possibly traced."""
 
     def one(leaf: Any) -> str:
-        return f"{leaf.dtype if hasattr(leaf, 'dtype') else np.asarray(leaf).dtype}{[*np.shape(leaf)[1:]]}"
+        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
+        return f"{dtype}{[*np.shape(leaf)[1:]]}"
 
     return str(jax.tree.map(one, x)).replace("'", "")
 
@@ -97,14 +98,14 @@ def client_arrays(x: Any, y: np.ndarray, clients: Sequence[Any]) -> tuple[dict[s
     Raises:
         ValueError: rows are no integers in 0 .. n - 1, or too many for int32 offsets.
     """
-    rows = {id(one): np.asarray(one) for one in clients}
-    wrong = [one for one in rows.values() if one.ndim != 1 or (one.size and one.dtype.kind not in "iu")]
+    shared = all(one is clients[0] for one in clients)
+    rows = [np.asarray(one) for one in (clients[:1] if shared else clients)]
+    wrong = [one for one in rows if one.ndim != 1 or (one.size and one.dtype.kind not in "iu")]
     if wrong:
         raise UserError(f"a partition gave the rows {wrong[0]!r:.60}; expected integers [n] for each client")
-    counts = np.array([len(rows[id(one)]) for one in clients], np.int64)
-    offset = np.zeros_like(counts) if len(rows) == 1 else np.cumsum(counts) - counts
-    stored = rows.values() if len(rows) == 1 else [rows[id(one)] for one in clients]
-    index = np.concatenate([np.zeros(0, np.int32), *stored])
+    counts = np.resize(np.array([len(one) for one in rows], np.int64), len(clients))
+    offset = np.zeros_like(counts) if shared else np.cumsum(counts) - counts
+    index = np.concatenate([np.zeros(0, np.int32), *rows])
     if len(index) >= 2**31:
         raise UserError(f"the clients hold {len(index)} samples together; expected at most {2**31 - 1}")
     if index.size and (index.min() < 0 or index.max() >= len(y)):

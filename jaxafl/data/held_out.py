@@ -43,9 +43,7 @@ class OwnedRows(NamedTuple):
     positions: np.ndarray  # int32 [B], 0 .. B - 1; B samples are evaluated at once
 
 
-def held_out(
-    name: str, counts: np.ndarray, gather: Gather, arrays: Any, share: float, seed: int
-) -> tuple[np.ndarray, Gather, Any, HeldOut]:
+def held_out(name: str, counts: np.ndarray, gather: Gather, arrays: Any, share: float, seed: int) -> dict[str, Any]:
     """Holds out ⌊share · n_i⌋ samples of each client, drawn without replacement; each keeps at least one.
 
     Clients that hold the same samples hold out the same ones.
@@ -58,7 +56,7 @@ def held_out(
         seed: seed of the draw.
 
     Returns:
-        Counts, gather and arrays of the remaining samples, and the held-out samples.
+        `counts`, `gather` and `arrays` of the remaining samples, and `validation`, the held-out ones.
 
     Raises:
         ValueError: no client would hold out a sample, or there are too many samples for int32 indices.
@@ -81,7 +79,8 @@ def held_out(
     position = (drawn - start[client]).astype(np.int32)
     out = np.arange(len(client)) - start[client] >= kept[client]
     remaining = {"all": arrays, "position": position[~out], "start": (np.cumsum(kept) - kept).astype(np.int32)}
-    return kept, _GatherKept(gather), remaining, HeldOut(client[out], position[out])
+    validation = HeldOut(client[out], position[out])
+    return {"counts": kept, "gather": _GatherKept(gather), "arrays": remaining, "validation": validation}
 
 
 def gather_held_out(gather: Gather, arrays: Any, client: Any, position: Any) -> tuple[Any, jax.Array]:

@@ -42,9 +42,7 @@ def as_samples(owner: str, x: Any) -> Any:
             )
         return _in_range(f"{owner}: samples", array)
 
-    arrays = jax.tree.map(stored, x)
-    same = all(one is other for one, other in zip(jax.tree.leaves(arrays), jax.tree.leaves(x), strict=True))
-    return x if same else arrays  # JAX would sort the keys of a dict
+    return jax.tree.map(stored, x)
 
 
 def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:

@@ -107,15 +107,15 @@ def read_halves(
         convert: see `collect_users`; its first array has an entry per sample.
 
     Returns:
-        Training users with their arrays; test users with their arrays; `"sample"` (every test user also has training
-        samples) or `"user"` (none has).
+        Training users with their arrays; test users with their arrays, both in sorted order; `"sample"` (every test
+        user also has training samples) or `"user"` (none has).
 
     Raises:
         ValueError: see `collect_users`; or a half has no sample, or only some of the test users have training samples.
     """
     halves = []
     for files in (train, test):
-        halves.append({user: pair for user, pair in collect_users(files, convert).items() if len(pair[0])})
+        halves.append({user: pair for user, pair in sorted(collect_users(files, convert).items()) if len(pair[0])})
         if not halves[-1]:
             raise ValueError(f"{name}: no sample in the {len(files)} json files of {files[0].parent}")
     strangers = halves[1].keys() - halves[0].keys()
@@ -128,7 +128,7 @@ def read_halves(
 
 
 def pooled(half: Users) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Concatenates the samples of all users in sorted order; empties `half`, so that no sample is stored twice.
+    """Concatenates the samples of all users in their order; empties `half`, so that no sample is stored twice.
 
     Returns:
         x `[n, ...]`, y `[n, ...]`, and str `[n]`, the user of each sample.
@@ -136,9 +136,8 @@ def pooled(half: Users) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     Raises:
         ValueError: users have samples of different shapes.
     """
-    names = sorted(half)
-    owners = np.repeat(names, [len(half[name][1]) for name in names])
-    x, y = _joined([half[name] for name in names])
+    owners = np.repeat([*half], [len(y) for _, y in half.values()])
+    x, y = _joined([*half.values()])
     half.clear()
     return x, y, owners
 

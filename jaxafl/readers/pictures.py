@@ -9,16 +9,7 @@ import numpy as np
 
 from jaxafl.options import UserError
 
-_EIGHT_BITS = {
-    "1": "L",
-    "L": "L",
-    "LA": "LA",
-    "La": "LA",
-    "PA": "RGBA",
-    "RGBA": "RGBA",
-    "RGBa": "RGBA",
-}
-"""Mode -> mode with 8 bits per channel that shows an equal image; RGB for all others."""
+_GREY = ("1", "L", "LA", "La")
 _WIDE = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
 """Beginning of a mode, without the order of bytes -> dtype of its values."""
 
@@ -64,9 +55,7 @@ def _converted(image: Any) -> Any:
     from PIL import ImageOps
 
     image = ImageOps.exif_transpose(image)
-    mode = _EIGHT_BITS.get(image.mode, "RGB")
-    if "transparency" in image.info:
-        mode = {"L": "LA", "RGB": "RGBA"}.get(mode, mode)
+    mode = ("L" if image.mode in _GREY else "RGB") + "A" * image.has_transparency_data
     return image if image.mode[:4] in _WIDE else image.convert(mode)
 
 

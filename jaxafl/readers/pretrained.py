@@ -81,13 +81,13 @@ class Tokens(NamedTuple):
         return [dict(zip(self.arrays, part, strict=True)) for part in parts]
 
 
-def load_tokenizer(tokenizer: str, data_dir: Directory = None) -> Tokenizer:
-    """Loads the tokenizer of a checkpoint from its tokenizer.json, else from its vocab.txt.
+def load_tokenizer(tokenizer: Any, data_dir: Directory = None) -> Tokenizer:
+    """Returns a given tokenizer, or loads that of a checkpoint from its tokenizer.json, else from its vocab.txt.
 
     With vocab.txt, letters are lower-cased unless tokenizer_config.json has `"do_lower_case": false`.
 
     Args:
-        tokenizer: the checkpoint's folder or name, see `pretrained_directory`.
+        tokenizer: the checkpoint's folder or name, see `pretrained_directory`, or a `tokenizers.Tokenizer`.
         data_dir: data directory for the search of a name.
 
     Returns:
@@ -97,10 +97,7 @@ def load_tokenizer(tokenizer: str, data_dir: Directory = None) -> Tokenizer:
         ImportError: the tokenizers package is not installed.
         FileNotFoundError: the checkpoint is not found.
     """
-    tokenizers = required("tokenizers", "bert", "tokenising")
-    folder = pretrained_directory(tokenizer, ["tokenizer.json", "vocab.txt"], data_dir)
-    path = folder / "tokenizer.json"
-    loaded = tokenizers.Tokenizer.from_file(str(path)) if path.is_file() else _from_vocabulary(folder)
+    loaded = _of_checkpoint(tokenizer, data_dir) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     loaded.no_padding()
     loaded.no_truncation()
     return loaded
@@ -133,9 +130,11 @@ def tokenise(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], max_lengt
     return Tokens(arrays, np.array([bool(one.overflowing) for one in encoded]))
 
 
-def _from_vocabulary(folder: pathlib.Path) -> Tokenizer:
-    import tokenizers
-
+def _of_checkpoint(name: str | os.PathLike[str], data_dir: Directory) -> Tokenizer:
+    tokenizers = required("tokenizers", "bert", "tokenising")
+    folder = pretrained_directory(name, ["tokenizer.json", "vocab.txt"], data_dir)
+    if (folder / "tokenizer.json").is_file():
+        return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     path = folder / "tokenizer_config.json"
     options = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     tokenizer = tokenizers.BertWordPieceTokenizer(

@@ -125,7 +125,7 @@ def test_both_sets_are_padded_to_the_longest_example_of_either(vocabulary, tmp_p
     assert long["input_ids"].tolist() == [[CLS, GOOD, BAD, FILM, SEP]]
     assert short["input_ids"].tolist() == [[CLS, GOOD, SEP, PAD, PAD]]
     assert short["attention_mask"].tolist() == [[1, 1, 1, 0, 0]]
-    assert [array.dtype for array in dataset.x_test.values()] == [np.uint16, np.uint8, np.uint8]
+    assert [dataset.x_test[name].dtype for name in sorted(dataset.x_test)] == [np.uint8, np.uint16, np.uint8]
 
 
 @pytest.mark.parametrize(

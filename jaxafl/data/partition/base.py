@@ -24,8 +24,9 @@ class Partition(Part):
         super().__post_init__()
         check_options(self)
         for field in dataclasses.fields(self):  # for descriptions, which must be equal for 1 and 1.0
-            if getattr(self, field.name) is not None and "bounds" in field.metadata and not bounds_of(field).static:
-                object.__setattr__(self, field.name, float(getattr(self, field.name)))
+            value = getattr(self, field.name)
+            if value is not None and "bounds" in field.metadata and not bounds_of(field).static:
+                object.__setattr__(self, field.name, float(value))
 
     def split(self, labels: np.ndarray, users: Users, rng: Rng) -> Sequence[np.ndarray]:
         """Returns the rows of each client's samples.

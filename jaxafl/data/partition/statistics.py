@@ -72,13 +72,12 @@ class PartitionStatistics(Summarised):
 
     def table(self) -> Any:
         """Returns a table of pandas, a row per client: samples, classes, distance, and the samples of each class."""
-        import xarray
+        import pandas
 
         columns = {"samples": self.sizes, self._columns: self.classes, "distance": self.distances}
         columns |= {str(label): column for label, column in enumerate(self.histogram.T)}
         names = np.arange(len(self.sizes)) if self.names is None else self.names
-        by_client = {name: ("client", column) for name, column in columns.items()}
-        return xarray.Dataset(by_client, {"client": names}).to_dataframe()
+        return pandas.DataFrame(columns, pandas.Index(names, name="client"))
 
     def __str__(self) -> str:
         return f"{self!r}\n{self.table().to_string(max_rows=20, max_cols=13, float_format='{:.3f}'.format)}"

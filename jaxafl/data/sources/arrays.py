@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -19,7 +19,8 @@ from jaxafl.data.targets import as_samples, as_targets, numbered
 from jaxafl.options import UserError, as_array, check_number, check_whole, kept, named
 from jaxafl.readers.pictures import is_picture, pixels
 
-_MISSING = ("None", "nan", "<NA>", "NaT")
+Half: TypeAlias = tuple[Any, np.ndarray, np.ndarray | None]
+"""Samples, targets, and the client of each sample `[n]`, if samples have clients."""
 
 
 @named
@@ -88,6 +89,8 @@ def from_arrays(
         >>> data.client_names.tolist()
         ['ann', 'bob']
     """
+    import pandas
+
     _check_order(name, x=x, y=y, client_ids=client_ids)
     _check_order(name, x_test=x_test, y_test=y_test)
     others = dict(test or {})
@@ -95,41 +98,29 @@ def from_arrays(
     others = {key: (held, labels) for (key, (held, _)), labels in zip(others.items(), further, strict=True)}
     samples, labels = _samples(name, x), as_targets(name, y)  # before a split, which would give samples other numbers
     ids = as_array(name, "client_ids", client_ids)
-    known = ids == ids if ids.dtype.kind != "O" else [isinstance(one, str) or str(one) not in _MISSING for one in ids]
-    if not np.all(known):
-        raise UserError(f"{name}: client_ids has none for sample {np.argmin(known)}; expected one. Leave it out")
-    names, users = np.unique(ids, return_inverse=True)
+    missing = pandas.isna(ids)
+    if np.any(missing):
+        raise UserError(f"{name}: client_ids has none for sample {np.argmax(missing)}; expected one. Leave it out")
     lengths = [len(leaf) for leaf in jax.tree.leaves(samples)]
-    if {*lengths} != {len(labels)} or users.shape != (len(labels),) or not len(labels):
+    if {*lengths} != {len(labels)} or ids.shape != (len(labels),) or not len(labels):
         raise UserError(
-            f"{name}: x has {lengths} samples, y {len(labels)}, client_ids {users.shape}; expected one number, above 0"
+            f"{name}: x has {lengths} samples, y {len(labels)}, client_ids {ids.shape}; expected one number, above 0"
         )
     first = next(iter(others), "")
     if [x_test is not None or y_test is not None, test_fraction is not None, bool(others)].count(True) != 1:
         raise UserError(f"{name}: give one test set: x_test and y_test, or test_fraction=0.2, or test=...")
     if others:
         x_test, y_test = others.pop(first)
-    source: Source = {"source": "arrays"}
-    test_clients = None
+    halves: list[Half] = [(samples, labels, ids)]
     if test_fraction is None:
         held_out, held_out_labels = _samples(f"{name}, test set", x_test), as_targets(f"{name}, test set", y_test)
-        if test_client_ids is not None:
-            test_clients = _owners(name, names, as_array(name, "test_client_ids", test_client_ids), held_out_labels)
-    else:
-        parts = hold_out(name, users, test_fraction, seed, (samples, labels, users))
-        (samples, labels, users), (held_out, held_out_labels, owners) = parts
-        test_clients = owners.astype(np.int32)
-        source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
-    if preprocessing is None:
-        scaled = isinstance(samples, np.ndarray) and (samples.dtype == np.uint8 or samples.dtype.kind == "f")
-        preprocessing = cast() if scaled or _are_pictures(x) else as_is()
-    dataset = Dataset(
-        *(name, samples, labels, held_out, held_out_labels, num_classes, preprocessing),
-        users=users,
-        source=source,
-        user_names=names.astype(np.str_),
-    )
-    data = dataset.partition(by_user()).owned_test(test_clients)
+        owners = None if test_client_ids is None else as_array(name, "test_client_ids", test_client_ids)
+        if owners is not None:
+            _check_owners(name, ids, owners, held_out_labels)
+        halves.append((held_out, held_out_labels, owners))
+    if preprocessing is None and _are_pictures(x):
+        preprocessing = cast()
+    data = from_halves(name, halves, test_fraction, seed, num_classes, preprocessing, {"source": "arrays"})
     return data.with_test_sets(others, first) if others else data
 
 
@@ -176,45 +167,69 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
 
     def joined(*parts: Any) -> np.ndarray:
         arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]
-        if len({one.shape[1:] for one in arrays}) > 1:
-            shapes = ", ".join(sorted({str([*one.shape[1:]]) for one in arrays})[:5])
-            raise UserError(f"from_clients: samples have the shapes {shapes}; expected one. Pad them to one length")
         return np.concatenate(arrays)
 
     samples = jax.tree.map(joined, *x, is_leaf=lambda one: not isinstance(one, Mapping))
     return samples, joined(*y), np.repeat(np.asarray([*named_clients]), lengths)
 
 
-def _owners(name: str, names: np.ndarray, given: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the index of the client of each test sample, int32 [n_test]."""
-    known = np.isin(given, names)
-    if given.shape != (len(labels),) or not known.all():
-        unknown = f", and {given[~known][0]!r} is none of client_ids" if not known.all() else ""
+def _check_owners(name: str, ids: np.ndarray, given: np.ndarray, labels: np.ndarray) -> None:
+    """Raises `ValueError` unless every test sample has a client."""
+    strangers = {*np.ravel(given).tolist()} - {*ids.tolist()}
+    if given.shape != labels.shape[:1] or strangers:
+        unknown = f", and {strangers.pop()!r} is none of client_ids" if strangers else ""
         raise UserError(
             f"{name}: test_client_ids has shape {given.shape}{unknown}; expected ({len(labels)},), a known client for "
             "each test sample"
         )
-    return np.searchsorted(names, given).astype(np.int32)
 
 
-def hold_out(name: str, users: np.ndarray, fraction: float, seed: int, arrays: Any) -> tuple[Any, Any]:
-    """Splits arrays into the kept rows and ⌊fraction · n_k⌋ rows of each client, drawn without replacement.
+def from_halves(
+    name: str,
+    halves: Sequence[Half],
+    test_fraction: float | None,
+    seed: int,
+    num_classes: int | None,
+    preprocessing: Preprocessing | None,
+    source: Source,
+) -> Any:
+    """Returns the `Dataset` of a training and a test set, split by client if training samples have clients.
+
+    Test samples of clients without training samples belong to none.
 
     Args:
-        name: name of the dataset, for messages.
-        users: int [n], the client of each sample.
-        fraction: share of the samples, in (0, 1).
-        seed: seed of the draw.
-        arrays: a pytree of arrays [n, ...].
+        name: name of the dataset.
+        halves: training and test set; the training set alone with a fraction.
+        test_fraction: share of each client's samples to hold out, in (0, 1); `None` if there is a test set.
+        seed: seed of the held-out samples.
+        num_classes, source: fields of the `Dataset`.
+        preprocessing: that of the `Dataset`; by default, floats and uint8 are cast, and others are not changed.
     """
+    if test_fraction is not None:
+        halves = _held_out(name, halves[0], test_fraction, seed)
+        source = source | {"test_fraction": float(test_fraction), "test_seed": int(seed)}
+    (x, y, ids), (x_test, y_test, test_ids) = halves
+    if preprocessing is None:
+        scaled = isinstance(x, np.ndarray) and (x.dtype == np.uint8 or x.dtype.kind == "f")
+        preprocessing = cast() if scaled else as_is()
+    pooled = Dataset(name, x, y, x_test, y_test, num_classes, preprocessing, ids, source)
+    if ids is None:
+        return pooled
+    client = {one: number for number, one in enumerate(np.unique(ids).tolist())}
+    owners = None if test_ids is None else np.array([client.get(one, -1) for one in test_ids.tolist()], np.int32)
+    return pooled.partition(by_user()).owned_test(owners)
+
+
+def _held_out(name: str, half: Half, fraction: float, seed: int) -> list[Half]:
+    """Splits samples into the kept ones and ⌊fraction · n_k⌋ of each client, drawn without replacement."""
     check_number(name, "test_fraction", fraction, above=0, below=1)
     rng = np.random.default_rng(check_whole(name, "seed", seed, least=0, most=None))
-    test = np.zeros(len(users), bool)
-    for rows in rows_of_each(users):
+    test = np.zeros(len(half[1]), bool)
+    for rows in rows_of_each(test if half[2] is None else half[2]):
         test[rng.choice(rows, int(fraction * len(rows)), replace=False)] = True
     if not test.any():
         raise UserError(f"{name}: test_fraction={fraction} holds out no sample of any client. Use a larger one")
-    return jax.tree.map(lambda leaf: leaf[~test], arrays), jax.tree.map(lambda leaf: leaf[test], arrays)
+    return [jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], half) for chosen in (~test, test)]
 
 
 def _samples(owner: str, x: Any) -> Any:

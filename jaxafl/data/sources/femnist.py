@@ -61,29 +61,42 @@ def femnist(clients: int | None = 10, *, data_dir: Directory = None, download: b
         extending MNIST to handwritten letters", IJCNN 2017.
     """
     clients = None if clients is None else check_whole("femnist", "clients", clients)
-    arrays = _read_npz(_SHIPPED, importlib.resources.files("jaxafl.data").joinpath("files", _SHIPPED).read_bytes())
+    train, test = _read_npz(_SHIPPED, importlib.resources.files("jaxafl.data").joinpath("files", _SHIPPED).read_bytes())
     source: Source = {"source": _SHIPPED}
-    first = arrays["users"].tolist()
+    first = [*train]
     folder = data_directory(data_dir) / "femnist"
     if clients is None or clients > len(first):
-        arrays, source = _from_directory(folder, f"femnist with {clients or 'all'} writers")
-    writers = _in_order(arrays, first)
+        (train, test), source = _from_directory(folder, f"femnist with {clients or 'all'} writers")
+    counts = {user: len(y) for user, (_, y) in train.items() if len(y)}
+    writers = sorted(counts, key=lambda user: ([*first, user].index(user), -counts[user], user))
     if clients is not None and clients > len(writers):
         raise ValueError(
             f"femnist: {clients} clients asked for; {folder} ({source['source']}) holds {len(writers)} writers"
         )
-    return _federated(arrays, writers[:clients], source)
+    number = {user: client for client, user in enumerate(writers[:clients])}
+    x, y, users = pooled({user: train[user] for user in train if user in number})
+    whole = source.get("split") == "user"
+    x_test, y_test, owners = pooled({user: test[user] for user in test if whole or user in number})
+    dataset = Dataset(
+        *("femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, normalise(255.0)),
+        users=np.array([number[user] for user in users.tolist()]),
+        source=source,
+        references=("caldas2018",),
+        user_names=np.array([*number]),
+    )
+    owned = np.array([number.get(user, -1) for user in owners], np.int32)  # -1: LEAF held the writer out entirely
+    return dataset.partition(by_user()).owned_test(owned)
 
 
-def _from_directory(folder: pathlib.Path, wanted: str) -> tuple[dict[str, np.ndarray], Source]:
-    """Reads the json, HDF5 or npz files; returns the arrays and the source for `description`."""
+def _from_directory(folder: pathlib.Path, wanted: str) -> tuple[list[Users], Source]:
+    """Reads the json, HDF5 or npz files; returns training and test samples by writer, and the source."""
     train, test = leaf_halves("femnist", folder)
     if train:
         *halves, split = read_halves("femnist", train, test, lambda x, y: (_pixels(x), _labels(y)))
-        return _arrays(*halves), {"source": "LEAF json", "files": len(train) + len(test), "split": split}
+        return halves, {"source": "LEAF json", "files": len(train) + len(test), "split": split}
     published = [folder / f"fed_emnist_{half}.h5" for half in ("train", "test")]
     if all(path.is_file() for path in published):
-        return _arrays(*map(_read_published, published)), {"source": "TensorFlow Federated", "split": "sample"}
+        return [*map(_read_published, published)], {"source": "TensorFlow Federated", "split": "sample"}
     if (folder / _LARGE).is_file():
         return _read_npz(_LARGE, (folder / _LARGE).read_bytes()), {"source": _LARGE}
     ways = [
@@ -94,36 +107,18 @@ def _from_directory(folder: pathlib.Path, wanted: str) -> tuple[dict[str, np.nda
     raise missing_dataset(wanted, [folder / "train", folder / "test", *published, folder / _LARGE], ways)
 
 
-def _in_order(arrays: dict[str, np.ndarray], first: list[str]) -> np.ndarray:
-    """Returns indices into `users` with training samples: first `first`, then by decreasing size, then by name."""
-    counts = np.bincount(arrays["user_train"], minlength=len(arrays["users"]))
-    rank = np.array([[*first, user].index(user) for user in arrays["users"].tolist()])
-    order = np.lexsort((arrays["users"], -counts, rank))
-    return order[counts[order] > 0]
-
-
-def _read_npz(file: str, content: bytes) -> dict[str, np.ndarray]:
-    """Reads the arrays of an npz file after checking its SHA-256; never unpickles."""
+def _read_npz(file: str, content: bytes) -> list[Users]:
+    """Reads training and test samples by writer from an npz file after checking its SHA-256; never unpickles."""
     check_sha256(file, content, SHA256[f"femnist/{file}"])
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _federated(arrays: dict[str, np.ndarray], writers: np.ndarray, source: Source) -> FederatedData:
-    """Constructs the federated dataset, with one client per writer in the given order."""
-    client_of = np.full(len(arrays["users"]), -1)
-    client_of[writers] = np.arange(len(writers))
-    users = client_of[arrays["user_train"]]
-    owners = client_of[arrays["user_test"]].astype(np.int32)
-    train, test = users >= 0, (owners >= 0) | (source.get("split") == "user")
-    x, y = (arrays[f"{part}_train"][train] for part in "xy")
-    x_test, y_test = (arrays[f"{part}_test"][test] for part in "xy")
-    dataset = Dataset(
-        *("femnist", x[..., None], y, x_test[..., None], y_test, CLASSES, normalise(255.0), users[train], source),
-        references=("caldas2018",),
-        user_names=arrays["users"][writers],
-    )
-    return dataset.partition(by_user()).owned_test(owners[test])  # -1 for writers that LEAF held out entirely
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        arrays = dict(stored)
+    halves: list[Users] = []
+    for half in ("train", "test"):
+        x, y, users = (arrays[f"{name}_{half}"] for name in ("x", "y", "user"))
+        halves.append(
+            {user: (x[users == place], y[users == place]) for place, user in enumerate(arrays["users"].tolist())}
+        )
+    return halves
 
 
 def _read_published(path: pathlib.Path) -> Users:
@@ -143,12 +138,3 @@ def _labels(y: Any) -> np.ndarray:
     if not np.isin(labels, np.arange(CLASSES)).all():
         raise ValueError(f"labels must be whole numbers in 0..{CLASSES - 1}")
     return labels.astype(np.uint8)
-
-
-def _arrays(train: Users, test: Users) -> dict[str, np.ndarray]:
-    users = np.array(sorted(train.keys() | test.keys()))
-    arrays = {"users": users}
-    for part, half in (("train", train), ("test", test)):
-        arrays[f"x_{part}"], arrays[f"y_{part}"], owners = pooled(half)
-        arrays[f"user_{part}"] = np.searchsorted(users, owners)
-    return arrays

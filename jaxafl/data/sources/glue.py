@@ -133,7 +133,6 @@ class _Task(NamedTuple):
 
     name: str
     folder: str
-    prepared: str
     columns: tuple[str, ...]
     label: str
     labels: Mapping[str, int]
@@ -145,9 +144,9 @@ _ADVICE = "Replace it by GLUE's own file."
 _TOKENS = Preprocessing(as_integers, None, "WordPiece tokens")
 _PAIR = ("sentence1", "sentence2")
 _BINARY = {"0": 0, "1": 1}
-_RTE = _Task("glue_rte", "RTE", "glue/rte", _PAIR, "label", {"entailment": 0, "not_entailment": 1}, _PAIR, "dagan2006")
-_MRPC = _Task("glue_mrpc", "MRPC", "glue/mrpc", ("#1 String", "#2 String"), "Quality", _BINARY, _PAIR, "dolan2005")
-_SST2 = _Task("glue_sst2", "SST-2", "glue/sst2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
+_RTE = _Task("glue_rte", "RTE", _PAIR, "label", {"entailment": 0, "not_entailment": 1}, _PAIR, "dagan2006")
+_MRPC = _Task("glue_mrpc", "MRPC", ("#1 String", "#2 String"), "Quality", _BINARY, _PAIR, "dolan2005")
+_SST2 = _Task("glue_sst2", "SST-2", ("sentence",), "label", _BINARY, ("sentence",), "socher2013")
 
 
 def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Dataset:
@@ -169,17 +168,17 @@ def _load(task: _Task, name: str, max_length: int, data_dir: Directory) -> Datas
 def _read(task: _Task, directory: pathlib.Path) -> tuple[str, list[Half]]:
     """Returns the source, and the labelled sentences of the training and the dev set."""
     folder = directory / "glue" / task.folder
-    names = ["train.tsv", "dev.tsv"]
+    names, in_tfds = ["train.tsv", "dev.tsv"], task.name.replace("_", "/")
     places = {folder: names, directory / task.folder: names, folder.parent: [f"{task.folder}_{name}" for name in names]}
     if files := find_files(task.name, places.items()):
         return "tsv", [_read_tsv(task, path) for path in files]
-    if prepared := prepared_directory(task.prepared, directory):
+    if prepared := prepared_directory(in_tfds, directory):
         return f"tfds {prepared.name}", [_read_prepared(task, prepared, split) for split in ("train", "validation")]
     ways = [
         f"Put GLUE's train.tsv and dev.tsv of {task.folder} (gzipped as *.gz or not) into {folder}.",
-        how_to_prepare(task.prepared),
+        how_to_prepare(in_tfds),
     ]
-    raise missing_dataset(task.name, [*places, directory / task.prepared], ways)
+    raise missing_dataset(task.name, [*places, directory / in_tfds], ways)
 
 
 def _read_tsv(task: _Task, path: pathlib.Path) -> Half:

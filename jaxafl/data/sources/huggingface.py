@@ -10,9 +10,8 @@ import numpy as np
 
 from jaxafl.data.dataset import Dataset, Source
 from jaxafl.data.federated import FederatedData
-from jaxafl.data.partition.alike import by_user
-from jaxafl.data.preprocessing import Preprocessing, as_integers, as_is, cast
-from jaxafl.data.sources.arrays import hold_out
+from jaxafl.data.preprocessing import Preprocessing, as_integers, cast
+from jaxafl.data.sources.arrays import from_halves
 from jaxafl.options import UserError, as_path, named, required
 from jaxafl.readers.pictures import is_picture, pixels
 from jaxafl.readers.pretrained import load_tokenizer, tokenise
@@ -82,26 +81,12 @@ def from_huggingface(
     labels, classes = _labels(splits, y)
     source: Source = {"source": "huggingface", "x": ", ".join(columns), "y": y}
     samples, more, usual = _samples(name, splits, columns, tokenizer, max_length)
-    users = known = test_clients = None
-    if client:
-        ids = [_words(part, client) for part in splits if client in part.column_names]
-        known, users = np.unique(ids[0], return_inverse=True)  # ids without training samples are no clients and get -1
-        number = {one: place for place, one in enumerate(known.tolist())}
-        test_clients = np.array([number.get(one, -1) for part in ids[1:] for one in part], np.int32)
-    if test_fraction is not None:
-        everyone = np.zeros(len(labels[0]), np.int32) if users is None else users.astype(np.int32)
-        parts = hold_out(name, everyone, test_fraction, seed, (samples[0], labels[0], everyone))
-        samples, labels, owners = map(list, zip(*parts, strict=True))
-        users, test_clients = (None, None) if users is None else owners
-        source |= {"test_fraction": float(test_fraction), "test_seed": int(seed)}
-    pooled = Dataset(
-        name,
-        *(samples[0], labels[0], samples[1], labels[1], classes, preprocessing or usual),
-        users=users,
-        source=source | more,
-        user_names=known,
-    )
-    return pooled if users is None else pooled.partition(by_user()).owned_test(test_clients)
+    ids = [
+        _words(part, client) if client and (part is splits[0] or client in part.column_names) else None
+        for part in splits
+    ]
+    halves = list(zip(samples, labels, ids, strict=True))
+    return from_halves(name, halves, test_fraction, seed, classes, preprocessing or usual, source | more)
 
 
 def _loaded(name: str | os.PathLike[str], config: str | None) -> Any:
@@ -136,7 +121,9 @@ def _splits(dataset: Any, split: str, test: str, test_fraction: float | None) ->
 def _words(part: Any, column: str) -> np.ndarray:
     """Returns the entries of a column, and those of a `ClassLabel` by name."""
     values, names = list(part[column]), getattr(part.features[column], "names", None)
-    return np.array([names[value] for value in values] if names and None not in values and min(values) >= 0 else values)
+    if names and None not in values and min(values) >= 0:
+        values = [names[value] for value in values]
+    return np.array(values)
 
 
 def _labels(splits: Sequence[Any], column: str) -> tuple[list[np.ndarray], int | None]:
@@ -156,14 +143,14 @@ def _labels(splits: Sequence[Any], column: str) -> tuple[list[np.ndarray], int |
 
 def _samples(
     name: str, splits: Sequence[Any], columns: list[str], tokenizer: Any, max_length: int
-) -> tuple[list[Any], Source, Preprocessing]:
-    """Returns the samples of every split, entries for the description, and the default preprocessing."""
+) -> tuple[list[Any], Source, Preprocessing | None]:
+    """Returns the samples of every split, entries for the description, and a preprocessing if theirs is special."""
     first = splits[0][0][columns[0]]
     stops = np.cumsum([len(part) for part in splits])[:-1]
     if isinstance(first, str):
         if tokenizer is None:
             raise UserError(f"{name}: the column {columns[0]!r} holds texts, which need a tokenizer=...")
-        loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+        loaded = load_tokenizer(tokenizer)
         texts = [text for part in splits for text in zip(*(part[column] for column in columns), strict=True)]
         tokens = tokenise(loaded, texts, max_length)
         said = {"vocabulary": loaded.get_vocab_size(), "truncated": int(tokens.truncated.sum())}
@@ -177,7 +164,6 @@ def _samples(
     feature = splits[0].features[columns[0]]
     while hasattr(feature, "feature"):
         feature = feature.feature
-    if array.dtype.kind == "i":  # Python's lists do not carry the dtype
+    if array.dtype.kind in "if":  # Python's lists do not carry the dtype
         array = array.astype(feature.dtype)
-    array = array.astype(np.float32) if array.dtype == np.float64 else array
-    return np.split(array, stops), {}, cast() if array.dtype.kind == "f" or array.dtype == np.uint8 else as_is()
+    return np.split(array, stops), {}, None

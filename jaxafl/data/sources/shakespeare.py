@@ -93,23 +93,24 @@ def shakespeare(
     check_whole(_NAME, "min_characters", min_characters, least=needed)
     folder = data_directory(data_dir) / _NAME
     files = _role_files(folder)
-    if not files:
-        raise missing_dataset(_NAME, [folder], [f"Put roles.jsonl or roles.jsonl.gz into {folder}. {_ADVICE}"])
-    every = _read_roles(files)
-    roles = [role for role, text in every.items() if len(text) >= min_characters]
-    texts = [every[role] for role in roles]
+    spoken = _read_roles(_NAME, folder, files)
+    texts = {role: text for role, text in spoken.items() if len(text) >= min_characters}
     if len(texts) < (clients or 1):
         raise UserError(
             f"{_NAME}: {clients or 'all'} clients asked for, but there are {len(texts)} roles with at least "
             f"{min_characters} characters"
         )
-    tokens, unknown = zip(*map(encode, texts[:clients]), strict=True)
+    tokens, unknown = zip(*map(encode, [*texts.values()][:clients]), strict=True)
     lengths = np.array([len(text) for text in tokens], np.int64)
     held_out = np.floor(test_fraction * lengths).astype(np.int64)
-    start = np.cumsum(lengths) - lengths
+    ends = np.cumsum(lengths)
+    start = ends - lengths
     text = np.concatenate(tokens)
-    windows = np.maximum(held_out - CONTEXT, 0)
-    begin = _test_windows(start + lengths - held_out, windows, test_samples)
+    every = np.concatenate([*map(np.arange, ends - held_out, ends - CONTEXT)])
+    if not len(every):
+        raise UserError(f"{_NAME}: test_fraction leaves no role {CONTEXT + 1} characters for testing. Use a larger one")
+    number = min(test_samples or len(every), len(every))
+    begin = every[np.arange(number) * len(every) // number]  # evenly spaced, up to rounding
     test = np.lib.stride_tricks.sliding_window_view(text, CONTEXT + 1)[begin]
     counts = lengths - held_out - CONTEXT
     arrays = {"text": text, "start": start.astype(np.int32)}
@@ -118,19 +119,19 @@ def shakespeare(
         "dataset": _NAME,
         "source": f"roles ({', '.join(path.name for path in files)})",
         "min_characters": min_characters,
-        "roles_left_out": len(every) - len(texts),
+        "roles_left_out": len(spoken) - len(texts),
         "test_fraction": test_fraction,
         "characters": len(text),
         "unknown_characters": sum(unknown),
-        "clients_without_test": int(np.sum(windows == 0)),
-        "test_windows": int(windows.sum()),
-        "test_samples": len(begin),
+        "clients_without_test": int(np.sum(held_out <= CONTEXT)),
+        "test_windows": len(every),
+        "test_samples": number,
         "preprocessing": _CHARACTERS.description,
         **by_user(clients).description,
     }
     return FederatedData(
         *(_NAME, _CLASSES, counts, arrays, x_test, y_test, _CHARACTERS, gather_windows, said, _REFERENCES),
-        client_names=np.array([f"{play}: {role}".removeprefix(": ") for play, role in roles[:clients]]),
+        client_names=np.array([f"{play}: {role}".removeprefix(": ") for play, role in [*texts][:clients]]),
     )
 
 
@@ -166,10 +167,8 @@ def shakespeare_plays(
     check_choice("shakespeare_plays", "by", by, ("play", "role"))
     folder = data_directory(data_dir) / _NAME if data_dir else pathlib.Path(__file__).parents[1] / "files"
     files = sorted(folder.glob("roles*.jsonl*" if data_dir else _SHIPPED))
-    if not files:
-        raise missing_dataset("shakespeare_plays", [folder], [f"Put roles.jsonl into {folder}. {_ADVICE}"])
     clients: dict[str, list[str]] = {}
-    for (play, role), text in _read_roles(files).items():
+    for (play, role), text in _read_roles("shakespeare_plays", folder, files).items():
         clients.setdefault(play if by == "play" else f"{play}: {role}", []).append(f"{text}\n")
     data = from_texts(clients, length=length, test_fraction=test_fraction, name="shakespeare_plays")
     return dataclasses.replace(data, references=_REFERENCES)
@@ -192,24 +191,6 @@ def gather_windows(
     begin = arrays["start"][client] + positions
     windows = jax.vmap(lambda first: jax.lax.dynamic_slice_in_dim(arrays["text"], first, CONTEXT + 1))(begin)
     return windows[:, :CONTEXT], windows[:, CONTEXT].astype(jnp.int32)
-
-
-def _test_windows(start: np.ndarray, windows: np.ndarray, wanted: int | None) -> np.ndarray:
-    """Returns the offsets of at most `wanted` test windows, evenly spaced over all up to rounding; `None` takes all.
-
-    Args:
-        start: int64 `[N]`, offset of each client's held-out text.
-        windows: int64 `[N]`, number of windows in it.
-        wanted: largest number of windows of the test set.
-    """
-    total = int(windows.sum())
-    if not total:
-        raise UserError(f"{_NAME}: test_fraction leaves no role {CONTEXT + 1} characters for testing. Use a larger one")
-    number = total if wanted is None else min(wanted, total)
-    chosen = np.arange(number, dtype=np.int64) * total // number
-    ends = np.cumsum(windows)
-    role = np.searchsorted(ends, chosen, side="right")
-    return start[role] + chosen - (ends - windows)[role]
 
 
 def leaf_windows(x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -245,8 +226,14 @@ def _role_files(folder: pathlib.Path) -> list[pathlib.Path]:
     return found or (published if all(path.is_file() for path in published) else [])
 
 
-def _read_roles(files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
-    """Reads the text of each (play, role), longest first, then by play and role; play is "" for HDF5 files."""
+def _read_roles(name: str, folder: pathlib.Path, files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:
+    """Reads the text of each (play, role), longest first, then by play and role; play is "" for HDF5 files.
+
+    Raises:
+        FileNotFoundError: there are no files.
+    """
+    if not files:
+        raise missing_dataset(name, [folder], [f"Put roles.jsonl or roles.jsonl.gz into {folder}. {_ADVICE}"])
     texts: dict[tuple[str, str], str] = {}
     for path in files:
         if path.suffix == ".h5":  # a role's training text, then its test text

@@ -49,9 +49,7 @@ def from_texts(
     check_whole("from_texts", "length", length)
     check_number("from_texts", "test_fraction", test_fraction, above=0, below=1)
     if tokenizer is not None:
-        tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
+        tokenizer = load_tokenizer(tokenizer)
     size = 256 if tokenizer is None else tokenizer.get_vocab_size()
 
     def encoded(text: str) -> np.ndarray:
