@@ -69,7 +69,7 @@ def from_huggingface(
     Raises:
         ValueError: a split does not exist or has a transform, samples have several shapes or are missing, labels are
             missing, or there is no test set.
-        KeyError: a column does not exist.
+        KeyError, ValueError: a column does not exist (by the `datasets` package).
         TypeError: a column has another type.
         ImportError, OSError: a dataset given by name cannot be loaded.
     """
