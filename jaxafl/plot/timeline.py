@@ -110,16 +110,16 @@ def _panels(results: Any) -> list[tuple[str, Runs]]:
 
 def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, until: float | None) -> None:
     """Draws one panel; the limits are those of `timeline`."""
-    if "run" not in runs.bars.kind:
+    if "run" not in set(runs.bars.kind):
         raise UserError(f"nobody arrived in {title or 'this result'}; there is no timeline")
     number, total = len(runs.labels), runs.steps[-1]
     clients = np.linspace(0, number - 1, min(max_clients, number)).round().astype(int)
-    bars = runs.bars.where(np.isin(runs.bars.client, clients))
+    bars = runs.bars[np.isin(runs.bars.client, clients)]
     end = total if until is None else until
-    starts = bars.start[bars.kind == "run"]
+    starts = bars.start[bars.kind == "run"].values
     if len(starts) > max_runs:
         end = min(end, starts[max_runs])
-    bars = bars.where(bars.start < end)
+    bars = bars[bars.start < end]
     row = np.searchsorted(clients, bars.client)
     taken = bars.kind == "run"
     draw_bars(ax, bars.start[taken], bars.end[taken], row[taken], bars.staleness[taken])
@@ -153,7 +153,7 @@ def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> list[np.nd
 
 def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> None:
     """Draws a bar per run, coloured by its staleness (dark is stale), and the colour bar."""
-    levels = int(staleness.max(initial=0)) + 1  # empty if the shown clients start later
+    levels = int(max(staleness, default=0)) + 1  # empty if the shown clients start later
     colours, norm = colormaps["viridis_r"].resampled(levels), BoundaryNorm(np.arange(levels + 1) - 0.5, levels)
     corners = _corners(left, right, row)
     bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
