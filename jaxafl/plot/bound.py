@@ -10,15 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import (
-    ImagePath,
-    Limits,
-    finish,
-    legend_beside,
-    panels_of,
-    styled,
-    tidy,
-)
+from jaxafl.plot.canvas import ImagePath, Limits, finish_lines, panels_of, styled
 from jaxafl.results.curves import curve
 from jaxafl.results.tables.members import Results, finished_members, heading
 
@@ -77,9 +69,7 @@ def bound(
             label = f"{name}: {bound[name].attrs['long_name']}"
             ax.plot(T, bound[name].values, label=label, linewidth=1, **style | {"linestyle": ":"})
     ax.set(xlabel="server steps T", ylabel=bound.attrs["bounds"], title=heading(results), yscale="log")
-    tidy(ax, xlim, ylim)
-    legend_beside(ax)
-    return finish(figure, path)
+    return finish_lines(figure, ax, path, xlim, ylim)
 
 
 def _label(bound: xr.Dataset) -> str:

@@ -143,6 +143,15 @@ def check_image_path(path: ImagePath) -> pathlib.Path | None:
     return check_path(path)
 
 
+def finish_lines(
+    figure: Figure, ax: Axes, path: ImagePath, xlim: Limits = None, ylim: Limits = None, title: str | None = None
+) -> Figure:
+    """Draws grid, limits and a legend with this title into a figure of lines, and finishes it."""
+    tidy(ax, xlim, ylim)
+    legend_beside(ax, title)
+    return finish(figure, path)
+
+
 def finish(figure: Figure, path: ImagePath) -> Figure:
     """Saves the figure if a path is given, and returns it; raises as `check_image_path` does."""
     if (file := check_image_path(path)) is not None:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import DASHES, ImagePath, finish, legend_beside, panels_of, styled, tidy
+from jaxafl.plot.canvas import DASHES, ImagePath, finish_lines, panels_of, styled
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.tables.members import Results, finished_members, heading
 
@@ -50,6 +50,4 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     ax.set(xlabel="staleness τ (server steps)", ylabel="arrivals (%)", title=heading(results))
     ax.set(xlim=(edges[0] - 0.1 * width, edges[-1]), ylim=(0, None))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    tidy(ax)
-    legend_beside(ax, title="")
-    return finish(figure, path)
+    return finish_lines(figure, ax, path, title="")
