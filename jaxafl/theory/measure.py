@@ -93,14 +93,14 @@ def at_model(loss: Callable[..., Array], iterations: int, given: Any, w: Array, 
             return jnp.where(inside, deviation, 0), jnp.where(inside, jnp.linalg.norm(gradient), 0)
 
         deviations, norms = jax.lax.map(sample, (row.positions, row.mask))
-        largest, smallest = _extremes(jax.grad(functools.partial(objective, row)), w, key, iterations)
+        extremes = _extremes(jax.grad(functools.partial(objective, row)), w, key, iterations)
         within = jnp.sum(deviations) / jnp.sum(row.mask)
         norm, deviation = jnp.linalg.norm(client_gradient), jnp.sum(jnp.square(client_gradient - mean))
-        return norm, deviation, within, jnp.max(norms), largest, smallest
+        return norm, deviation, within, jnp.max(norms), *extremes
 
-    norms, deviations, within, samples, largest, smallest = jax.lax.map(client, rows)
+    norms, deviations, *others = jax.lax.map(client, rows)
     between = jnp.sum(rows.weight * deviations)
-    return AtModel(value, jnp.sum(jnp.square(mean)), norms, between, within, samples, largest, smallest)
+    return AtModel(value, jnp.sum(jnp.square(mean)), norms, between, *others)
 
 
 def _extremes(gradient: Callable[[Array], Array], w: Array, key: Array, iterations: int) -> tuple[Array, Array]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, as_numbers, check_choice, check_number, check_whole
-from jaxafl.theory.bounds import CONSTANTS
+from jaxafl.theory.bounds import described
 
 Age = Literal["model", "gradient"]
 _CUBIC = np.array([13 / 6, 3 / 2, 1 / 3])  # factors of E[τ], E[τ²], E[τ³]
@@ -75,8 +76,8 @@ def of_schedule(schedule: Schedule | xr.Dataset, *, weights: Any = None, age: Ag
         raise UserError(f"{owner}: nobody arrived in this schedule, so that there is no staleness")
     client, late = (clients[mask], ages[mask].astype(float)) if age == "model" else _reused(clients, ages, mask, N)
     counts = np.bincount(client, minlength=N)
-    with np.errstate(invalid="ignore"):
-        moments = np.stack([np.bincount(client, late**power, N) / counts for power in (1, 2, 3)])
+    known = np.where(counts > 0, counts, np.nan)
+    moments = np.stack([np.bincount(client, late**power, N) / known for power in (1, 2, 3)])
     dataset = _dataset(owner, moments, weights, float(mask.sum(axis=1).mean()), {"age": age, "of": "a schedule"})
     worst = np.where(mask, ages, -1).max(axis=1)[mask.any(axis=1)]
     figures = {"staleness_max": worst.max(), "staleness_mean_of_max": worst.mean()}
@@ -118,14 +119,12 @@ def _reused(
     client: np.ndarray, staleness: np.ndarray, mask: np.ndarray, num_clients: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns client and age of the gradient last received, at every tick from each client's first arrival on."""
-    version = np.full(num_clients, -1)
-    clients, ages = [], []
-    for tick, now in enumerate(mask):
-        version[client[tick, now]] = tick - staleness[tick, now]
-        heard = np.flatnonzero(version >= 0)
-        clients.append(heard)
-        ages.append(tick - version[heard])
-    return np.concatenate(clients), np.concatenate(ages).astype(float)
+    steps = np.arange(len(mask))[:, None]
+    version = np.full((len(mask), num_clients), np.nan)
+    version[np.nonzero(mask)[0], client[mask]] = (steps - staleness)[mask]
+    ages = steps - pd.DataFrame(version).ffill().values
+    known = np.isfinite(ages)
+    return np.nonzero(known)[1], ages[known]
 
 
 def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, attributes: dict[str, str]) -> xr.Dataset:
@@ -143,5 +142,5 @@ def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, att
     named = {"mean_staleness": known[0] @ shares, "cubic_staleness": _CUBIC @ known @ shares}
     named |= {"mean_arrivals": arrivals, "clients": float(N)}
     for name, value in named.items():
-        variables[name] = ((), value, {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning})
+        variables[name] = ((), value, described(name))
     return xr.Dataset(variables, attrs=attributes)
