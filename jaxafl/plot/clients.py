@@ -113,9 +113,8 @@ def accuracy_vs_participation(
         for place, name in enumerate(np.asarray(names_of(runs[0]))[known]):
             ax.annotate(name, (x[place], y[place]), (5, 4), textcoords="offset points", fontsize=7, color="0.3")
     figure.colorbar(points, ax=ax, label="mean staleness of its updates")
-    title = "\n".join(filter(None, [heading(result), said]))
     ax.set(xlabel="arrivals of the client", ylabel="accuracy on its own samples (%)")
-    ax.set_title(title, fontsize=10)
+    ax.set_title(heading(result, said), fontsize=10)
     ax.margins(0.08)
     tidy(ax, xlim, ylim)
     return finish(figure, path)

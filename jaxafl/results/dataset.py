@@ -232,7 +232,7 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
     arrived = schedule.client[mask]
     counts = np.bincount(arrived, minlength=clients).astype(np.int32)
     total = np.bincount(arrived, schedule.staleness[mask], clients)
-    mean = np.divide(total, counts, out=np.full(clients, np.nan), where=counts > 0)
+    mean = total / np.where(counts > 0, counts, np.nan)
     variables |= {"participation": ("population", counts), "mean_staleness": ("population", mean.astype(np.float32))}
     variables |= of_schedule(schedule, trained.records.get("local_loss"))
     for name, values in trained.records.items():

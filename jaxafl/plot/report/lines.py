@@ -11,7 +11,7 @@ import xarray as xr
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import label_of
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
-from jaxafl.results.curves import falls, has_failed, percent, scale_of, stated, value
+from jaxafl.results.curves import falls, has_failed, note, percent, scale_of, stated, value
 from jaxafl.results.failures import place_of
 from jaxafl.results.tables.members import OF_A_RUN, Results, by_name, members
 
@@ -110,12 +110,6 @@ def lower(runs: Sequence[xr.Dataset], metric: str) -> bool | None:
 def steps_made(run: xr.Dataset) -> int:
     """Returns the number of server steps that a run made."""
     return int(np.isfinite(run["time"].values).sum())
-
-
-def note(run: xr.Dataset, name: str) -> Any:
-    """Returns an attribute of a run, or the variable that replaces it if the members of a sweep differ; else `None`."""
-    found = np.asarray(stated(run, name)).item()
-    return None if str(found) in ("None", "nan", "") else found
 
 
 def ending(run: xr.Dataset) -> str:

@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from jaxafl.plot.report.lines import MANY, PARTS, Line, Lines, note
+from jaxafl.plot.report.lines import MANY, PARTS, Line, Lines
 from jaxafl.plot.report.markup import ABSENT, Html, element, table
 from jaxafl.references import citation
+from jaxafl.results.curves import note
 
 _RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
 _GROUPS = ("server", "clock", "client", "attack", "data", "model", "run")

@@ -108,10 +108,10 @@ def by_name(results: Any, single: str, owner: str) -> Mapping[str, xr.Dataset]:
     return named
 
 
-def heading(results: Results) -> str:
-    """Returns the title of a single result, and notes of failed and unfinished runs."""
+def heading(results: Results, *notes: str) -> str:
+    """Returns the title of a single result, and notes of failed and unfinished runs; other notes follow."""
     title = titled(str(results.attrs.get("title", "")), results) if isinstance(results, xr.Dataset) else ""
-    return "\n".join(filter(None, [title, unfinished(results)]))
+    return "\n".join(filter(None, [title, unfinished(results), *notes]))
 
 
 def titled(name: str, result: xr.Dataset) -> str:
