@@ -102,8 +102,7 @@ def curves(lines: Lines) -> list[Figure]:
     views: dict[str, View] = {}
     for metric, label in metrics.items():
         for name, axis in axes.items():
-            found = [_curve(lines, place, metric, name) for place in range(len(lines))]
-            series = [one._replace(x=one.x / axis.scale) for one in found if one is not None]
+            series = [one for place in range(len(lines)) if (one := _curve(lines, place, metric, name))]
             says = _ends(lines, series, metric)
             views[f"{metric}|{name}"] = View("lines", axis.label, label, series, says)
     metrics = {name: label for name, label in metrics.items() if views[f"{name}|{next(iter(axes))}"].series}
@@ -122,8 +121,8 @@ def by_axis(lines: Lines) -> list[Figure]:
     axes = dict.fromkeys(axis for line in lines for axis in line.place if axis != "result")
     columns = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes}
     values = {axis: column for axis, column in columns.items() if len(column) > 1}
-    known = metrics_of(lines)
-    metrics = {name: known[name] for name in known if any(np.isfinite(last(line, name)).any() for line in lines)}
+    metrics = metrics_of(lines)
+    metrics = {name: metrics[name] for name in metrics if any(np.isfinite(last(line, name)).any() for line in lines)}
     if not values or not metrics:
         return []
     views = {
@@ -138,18 +137,18 @@ def by_axis(lines: Lines) -> list[Figure]:
 
 def staleness(lines: Lines) -> list[Figure]:
     """Returns the histogram of the staleness of updates; none without arrivals."""
-    ages = [(place, staleness_of(line.runs).astype(int)) for place, line in enumerate(lines)]
-    ages = [(place, age) for place, age in ages if age.size]
-    if not ages:
+    ages = [staleness_of(line.runs).astype(int) for line in lines]
+    every = np.concatenate(ages)
+    if not every.size:
         return []
-    every = np.concatenate([age for _, age in ages])
     worst = int(every.max())
     width = -(-(worst + 1) // _BINS)
     bins = worst // width + 1
     labels = [str(at * width) if width == 1 else f"{at * width}–{(at + 1) * width - 1}" for at in range(bins)]
     series = [
         Series(place, lines[place].name, np.arange(bins), 100 * np.bincount(age // width, minlength=bins) / age.size)
-        for place, age in ages
+        for place, age in enumerate(ages)
+        if age.size
     ]
     said = f"Mean {every.mean():.2f}, median {np.median(every):g}, at most {every.max():,}, of {every.size:,} updates."
     kind = "bars" if len(lines) <= _GROUPED else "lines"
@@ -213,12 +212,13 @@ def _curve(lines: Lines, place: int, metric: str, axis: str) -> Series | None:
     points = max(40, min(400, _POINTS // len(lines)))
     if not found or not all(one.at.size for one in found):
         return None
-    if len(found) == 1:
-        chosen = thin(found[0].at.size, points)
-        return Series(place, lines[place].name, found[0].at[chosen], scale_of(metric) * found[0].values[chosen])
-    found = [to_its_end(*one, axis) for one in zip(runs, found, strict=True)]
+    if len(found) > 1:
+        found = [to_its_end(*one, axis) for one in zip(runs, found, strict=True)]
     at, mean, std = over_seeds(found, min(_GRID, points), scale_of(metric))
-    return Series(place, lines[place].name, at, mean, mean - std, mean + std) if at[0] <= at[-1] else None
+    chosen = thin(at.size, points)
+    band = (mean - std, mean + std) if len(found) > 1 else ()
+    drawn = Series(place, lines[place].name, at[chosen] / AXES[axis].scale, mean[chosen], *band)
+    return drawn if at[0] <= at[-1] else None
 
 
 def thin(count: int, most: int) -> np.ndarray:

@@ -32,7 +32,7 @@ def summary(lines: Lines) -> Html:
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread(lines, metric, "best")
     columns["server steps"] = _means(lines, steps_made, ",.6g")
-    columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
+    columns["simulated time (s)"] = _means(lines, lambda run: np.nanmax(run["time"].values, initial=0.0), ",.4g")
     known = set.intersection(*(set(line.runs[0].variables) for line in lines))
     if "staleness" in known:
         columns["client updates"] = _means(lines, lambda run: staleness_of([run]).size, ",.6g")
@@ -42,15 +42,11 @@ def summary(lines: Lines) -> Html:
         ages = [staleness_of(line.runs) for line in lines]
         columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
         columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
-    costs = {
-        "MB up": "bytes_up",
-        "MB down": "bytes_down",
-        "energy (J)": "joules",
-        "carbon (g)": "grams",
-    }
-    for title, name in costs.items():
+    mega = AXES["bytes"].scale
+    costs = {"MB up": ("bytes_up", mega), "MB down": ("bytes_down", mega)}
+    costs |= {"energy (J)": ("joules", 1.0), "carbon (g)": ("grams", 1.0)}
+    for title, (name, unit) in costs.items():
         if name in known:
-            unit = AXES["bytes"].scale if title.startswith("MB") else 1.0
             columns[title] = _means(lines, lambda run, name=name, unit=unit: run[name].values.sum() / unit, ",.4g")  # type: ignore[misc]
     noise = [_epsilon(line) for line in lines]
     columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
