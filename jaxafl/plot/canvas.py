@@ -87,8 +87,8 @@ def draw_line(
         step = int(failed_steps(line.runs[0]))
         note = f"{failed} of {count} failed" if count > 1 else f"failed at server step {step}"
         label = f"{line.name}: {note}".removeprefix(": ")
-        cross: dict[str, Any] = {"markersize": 9, "markeredgewidth": 2, "clip_on": False, "label": label}
-        ax.plot(at[-1:], values[-1:], "x", color=style["color"], **cross)
+        look = {"markersize": 9, "markeredgewidth": 2, "color": style["color"]}
+        ax.plot(at[-1:], values[-1:], "x", **look, clip_on=False, label=label)
     if count > 1:
         where = style.get("drawstyle", "").removeprefix("steps-") or None
         ax.fill_between(at, *band, step=where, color=style["color"], alpha=0.15, linewidth=0)

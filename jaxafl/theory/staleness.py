@@ -80,9 +80,9 @@ def of_schedule(schedule: Schedule | xr.Dataset, *, weights: Any = None, age: Ag
     moments = np.stack([np.bincount(client, late**power, N) / known for power in (1, 2, 3)])
     dataset = _dataset(owner, moments, weights, float(mask.sum(axis=1).mean()), {"age": age, "of": "a schedule"})
     worst = np.where(mask, ages, -1).max(axis=1)[mask.any(axis=1)]
-    figures = {"staleness_max": worst.max(), "staleness_mean_of_max": worst.mean()}
-    figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": np.count_nonzero(counts)}
-    return dataset.assign({name: ((), float(value)) for name, value in figures.items()})
+    figures = {"staleness_max": float(worst.max()), "staleness_mean_of_max": worst.mean()}
+    figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": float(np.count_nonzero(counts))}
+    return dataset.assign(figures)
 
 
 def _geometric(probability: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from jaxafl.plot.report.lines import MANY, Lines, amount, last, lower, metrics_of, scale_of
 from jaxafl.results.arrivals import staleness_of
@@ -182,14 +183,13 @@ def spread(lines: Lines) -> list[Figure]:
     runs = [run for line in lines for run in line.runs]
     if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
         return []
-    run = runs[0].isel(population=np.isfinite(runs[0]["client_accuracy"].values).any(axis=0))
-    evaluated = np.isfinite(run["client_accuracy"].values).all(axis=1)
-    accuracy = 100 * run["client_accuracy"].values[evaluated]
-    time = run["eval_time"].values[evaluated]
+    names = ["client_accuracy"]
+    run = runs[0].dropna("population", how="all", subset=names).dropna("evaluation", subset=names)
+    accuracy, time = 100 * run["client_accuracy"].values, run["eval_time"].values
     if not accuracy.size:
         return []
     low, median, high = np.percentile(accuracy, [10, 50, 90], axis=1)
-    worst = 100 * run["clients_worst_accuracy"].values[evaluated]
+    worst = 100 * run["clients_worst_accuracy"].values
     bands = [Series(-1, "median, band of 10 to 90 % of clients", time, median, low, high)]
     bands.append(Series(-1, "mean of the worst 10 %", time, worst))
     says = (
@@ -254,18 +254,14 @@ def listed(lines: Lines, values: dict[str, float], metric: str) -> str:
 
 def _by_value(lines: Lines, metric: str, label: str, axis: str, values: list[str]) -> View:
     """Returns mean and standard deviation of a metric over the finished runs with each value of an axis."""
-    runs: list[list[float]] = [[] for _ in values]
-    failed = 0
-    for line in lines:
-        found = last(line, metric)
-        finite = found[np.isfinite(found)]
-        runs[values.index(line.place.get(axis, ""))].extend(finite)
-        failed += found.size - finite.size
-    places = [place for place, group in enumerate(runs) if group]
-    mean = np.asarray([np.mean(runs[place]) for place in places])
-    std = np.asarray([np.std(runs[place], ddof=1) if len(runs[place]) > 1 else 0.0 for place in places])
-    said = listed(lines, dict(zip([values[place] for place in places], mean.tolist(), strict=True)), metric)
+    numbers = [(values.index(line.place.get(axis, "")), number) for line in lines for number in last(line, metric)]
+    runs = pd.DataFrame(numbers, columns=["place", "number"])
+    finite = runs[np.isfinite(runs.number)]
+    groups = finite.groupby("place").number
+    mean, std = groups.mean(), groups.std().fillna(0.0)
+    said = listed(lines, {values[place]: number for place, number in mean.items()}, metric)
+    failed = len(runs) - len(finite)
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
-    series = Series(-1, "mean", np.asarray(places, float), mean, mean - std, mean + std)
+    series = Series(-1, "mean", *(one.values for one in (mean.index, mean, mean - std, mean + std)))
     labels = [value.removeprefix(f"{axis}=") for value in values]
     return View("points", axis, label, [series], f"Means {in_words(lines[0].at)}: {said}{left}", labels)

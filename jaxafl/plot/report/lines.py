@@ -93,10 +93,10 @@ def last(line: Line, metric: str, at: At | None = None) -> np.ndarray:
     return scale_of(metric) * np.asarray(found)
 
 
-def score(line: Line, metric: str) -> float:
-    """Returns a score by which larger is better; minus infinity if a run failed."""
+def score(line: Line, metric: str) -> float | None:
+    """Returns a score by which larger is better; `None` if a run failed, or its metric is infinite."""
     mean = float(last(line, metric).mean())
-    return -np.inf if np.isnan(mean) else -mean if lower(line.runs, metric) else mean
+    return None if not np.isfinite(mean) else -mean if lower(line.runs, metric) else mean
 
 
 def lower(runs: Sequence[xr.Dataset], metric: str) -> bool | None:
