@@ -13,6 +13,7 @@ from jaxafl.options import UserError, as_numbers, check_choice, check_number, ch
 from jaxafl.theory.bounds import described
 
 Age = Literal["model", "gradient"]
+_MOMENTS = ("staleness_mean", "staleness_square", "staleness_cube")
 _CUBIC = np.array([13 / 6, 3 / 2, 1 / 3])  # factors of E[τ], E[τ²], E[τ³]
 
 
@@ -135,12 +136,8 @@ def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, att
     heard = np.isfinite(moments[0])
     shares = np.where(heard, shares, 0) / shares[heard].sum()
     known = np.where(heard, moments, 0)
-    variables: dict[str, Any] = {
-        name: ("population", row)
-        for name, row in zip(("staleness_mean", "staleness_square", "staleness_cube"), moments, strict=True)
-    }
+    variables: dict[str, Any] = {name: ("population", row) for name, row in zip(_MOMENTS, moments, strict=True)}
     named = {"mean_staleness": known[0] @ shares, "cubic_staleness": _CUBIC @ known @ shares}
     named |= {"mean_arrivals": arrivals, "clients": float(N)}
-    for name, value in named.items():
-        variables[name] = ((), value, described(name))
+    variables |= {name: ((), value, described(name)) for name, value in named.items()}
     return xr.Dataset(variables, attrs=attributes)
