@@ -30,7 +30,7 @@ def settings(lines: Lines) -> Html:
             groups[part if part in groups else "run"].append([name or part, column[0]])
     parts = []
     if differing:
-        names = [line.name or line.result for line in lines] if few else ["values"]
+        names = [line.name for line in lines] if few else ["values"]
         title = f"Options in which {'they' if few else 'members'} differ"
         parts.append(element("div", table(title, ["option", *names], differing), class_="wide"))
     for part, rows in groups.items():

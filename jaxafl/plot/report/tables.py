@@ -58,7 +58,7 @@ def summary(lines: Lines) -> Html:
     if len(lines) == 1:
         rows = [[name, *cells] for name, cells in columns.items()]
         return element("div", table(f"Results{several}", ["quantity", "value"], rows), class_="single")
-    rows = [[line.name, *(cells[place] for cells in columns.values())] for place, line in enumerate(lines)]
+    rows = [[line.name, *cells] for line, *cells in zip(lines, *columns.values(), strict=True)]
     return table(f"Results{several}", header, rows, sortable=True)
 
 
@@ -94,7 +94,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
 def _spread(lines: Lines, metric: str, at: At | None = None) -> list[Cell]:
     """Returns the mean of a metric at a point, by default that of the line, and its deviation over the runs."""
     rows = [last(line, metric, at) for line in lines]
-    places = decimals([float(np.std(row, ddof=1)) if len(row) > 1 else np.nan for row in rows])
+    places = decimals([row.std(ddof=1) if len(row) > 1 else np.nan for row in rows])
     cells = []
     for row in rows:
         missing, mean = int((~np.isfinite(row)).sum()), float(row.mean())
