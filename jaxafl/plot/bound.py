@@ -61,13 +61,13 @@ def bound(
         seeds = f"mean of {len(line.runs)} seeds" if len(line.runs) > 1 else "one run"
         label = f"{line.name}, {seeds}".removeprefix(", ")
         ax.plot(steps, mean, label=label, linewidth=1.8, **style)
-    terms = [str(name) for name in bound.data_vars if name != "total"]
+    terms = [*bound.drop_vars("total").data_vars]
     T = bound["server_steps"].values
-    ax.plot(T, bound["total"].values, color="black", linewidth=1.8, label=_label(bound))
+    ax.plot(T, bound["total"], color="black", linewidth=1.8, label=_label(bound))
     for name, style in styled(terms):
-        if (bound[name].values > 0).any():
+        if (bound[name] > 0).any():
             label = f"{name}: {bound[name].attrs['long_name']}"
-            ax.plot(T, bound[name].values, label=label, linewidth=1, **style | {"linestyle": ":"})
+            ax.plot(T, bound[name], label=label, linewidth=1, **style | {"linestyle": ":"})
     ax.set(xlabel="server steps T", ylabel=bound.attrs["bounds"], title=heading(results), yscale="log")
     return finish_lines(figure, ax, path, xlim, ylim)
 

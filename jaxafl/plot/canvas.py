@@ -37,6 +37,11 @@ def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **lay
     return figure, list(figure.subplots(rows, squeeze=False, **layout)[:, 0])
 
 
+def thin(count: int, most: int) -> np.ndarray:
+    """Returns the indices of at most `most` of `count` points, evenly spaced, including the first and the last."""
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int)
+
+
 def one_member(results: Results, *variables: str) -> Member:
     """Returns the one configuration of results, with its finished runs; raises `ValueError` if there are several."""
     found = finished_members(results, *variables)

@@ -34,10 +34,11 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     """
     found = finished_members(results, "staleness")
     arrivals = [staleness_of(member.runs) for member in found]
-    if not any(len(values) for values in arrivals):
+    every = np.concatenate(arrivals)
+    if not every.size:
         which = ", ".join(member.name for member in found if member.name) or "this result"
         raise UserError(f"nobody arrived in {which}; there is no staleness to plot")
-    worst = max(int(values.max()) for values in arrivals if len(values))
+    worst = int(every.max())
     width = -(-(worst + 1) // _BINS)
     edges = np.arange(0, worst + width + 1, width) - 0.5
     figure, [ax] = panels_of(ax, 8.5, 4.2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, finish, panels_of
+from jaxafl.plot.canvas import ImagePath, finish, panels_of, thin
 from jaxafl.plot.runs import Runs, of_result, of_schedule
 from jaxafl.results.tables.members import Results, finished_members, heading, titled
 
@@ -114,7 +114,7 @@ def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, unt
     if "run" not in set(runs.bars.kind):
         raise UserError(f"nobody arrived in {title or 'this result'}; there is no timeline")
     number, total = len(runs.labels), runs.steps[-1]
-    clients = np.linspace(0, number - 1, min(max_clients, number)).round().astype(int)
+    clients = thin(number, max_clients)
     bars = runs.bars[np.isin(runs.bars.client, clients)]
     end = total if until is None else until
     starts = bars.start[bars.kind == "run"].values
@@ -162,7 +162,7 @@ def draw_bars(ax: Axes, bars: pd.DataFrame) -> None:
     look: dict[str, Any] = {"cmap": colours, "norm": norm, "edgecolors": "white", "linewidths": 0.6}
     drawn = ax.add_collection(PolyCollection(_corners(bars), array=bars.staleness.values, **look))
     ticks = list(range(0, levels, -(-levels // 10)))
-    bar = cast(Figure, ax.get_figure(root=True)).colorbar(drawn, ax=ax, pad=0.01, aspect=12, ticks=ticks)
+    bar = ax.figure.colorbar(drawn, ax=ax, pad=0.01, aspect=12, ticks=ticks)
     bar.minorticks_off()
     bar.set_label("staleness (steps)", fontsize=8)
     bar.ax.tick_params(length=0, labelsize=8)

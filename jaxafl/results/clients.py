@@ -34,8 +34,7 @@ def with_samples(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
     if "client_accuracy" in dataset:
         accuracy = dataset["client_accuracy"]
         low, high = standard_interval(accuracy.values, np.maximum(samples, 1))
-        error = accuracy.copy(data=((high - low) / 2).astype(accuracy.dtype))
-        dataset = dataset.assign(client_accuracy_error=error)
+        dataset["client_accuracy_error"] = accuracy.copy(data=((high - low) / 2).astype(accuracy.dtype))
     return dataset
 
 

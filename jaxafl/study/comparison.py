@@ -150,8 +150,7 @@ class Comparison:
         found = {}
         for name in self.results:
             pairs = [reach(run, target, metric, axis) for run in self._runs(name).values()]
-            at, reached = map(np.asarray, zip(*pairs, strict=True))
-            found[name] = time_to_target(at, reached)
+            found[name] = time_to_target(*map(np.asarray, zip(*pairs, strict=True)))
         return found
 
     def table(

@@ -63,10 +63,10 @@ def finished_members(results: Results, *variables: str) -> list[Member]:
         TypeError, ValueError: see `members`, or no run is finished.
     """
     found = members(results, *variables)
-    kept = [one._replace(runs=[run for run in one.runs if _are_finished(run).all()]) for one in found]
-    if not any(one.runs for one in kept):
-        raise UserError("there is no run to plot: none is finished")
-    return [one for one in kept if one.runs]
+    finished = [one._replace(runs=[run for run in one.runs if _are_finished(run).all()]) for one in found]
+    if kept := [one for one in finished if one.runs]:
+        return kept
+    raise UserError("there is no run to plot: none is finished")
 
 
 def unfinished(results: Results | Any) -> str:
