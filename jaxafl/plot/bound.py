@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -83,9 +82,8 @@ def _mean(runs: list[xr.Dataset], variable: str, optimum: float) -> tuple[np.nda
     """Returns T and the mean over the runs, at the server steps at which all runs have a value."""
     if variable == "average_loss":
         curves = [curve(run, "eval_step", variable) for run in runs]
-        steps = functools.reduce(np.intersect1d, (one.at for one in curves))
-        values = np.mean([one.values[np.isin(one.at, steps)] - optimum for one in curves], axis=0)
-        return steps[1:], values[1:]
+        shared = pd.concat([pd.Series(one.values - optimum, one.at) for one in curves], axis=1, join="inner")
+        return shared.index.values[1:], shared.values.mean(axis=1)[1:]
     values = np.mean([run[variable].values.astype(float) for run in runs], axis=0)
     T = np.arange(1, len(values) + 1)
     return T, np.cumsum(values) / T

@@ -45,7 +45,7 @@ class Privacy:
                 "limits of time, updates, bytes or epsilon"
             )
         names = ("client_id", "run_index", "multiplicity")
-        columns = [result[name].fillna(0).values.astype(int) for name in names]
+        client, run, multiplicity = (result[name].fillna(0).values.astype(int) for name in names)
         mask, clients = result["arrived"].values.astype(bool), int(result.attrs["num_clients"])
-        takings = Takings(columns[0], columns[1], columns[2], mask, result["time"].values, clients)
+        takings = Takings(client, run, multiplicity, mask, result["time"].values, clients)
         return privacy_of(takings, Mechanism(**json.loads(noise)), noise_multiplier, delta, how)

@@ -41,8 +41,8 @@ def with_samples(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
 def names_of(run: xr.Dataset) -> list[str]:
     """Returns the label of each client along `population`: its name, or its number if it has none."""
     if NAMES in run.coords and run[NAMES].dims == ("population",) and all(run[NAMES].values):
-        return [str(name) for name in run[NAMES].values]
-    return [str(client) for client in run["population"].values] if "population" in run.dims else []
+        return [*map(str, run[NAMES].values)]
+    return [*map(str, run["population"].values)] if "population" in run.dims else []
 
 
 def worst_tenth(values: np.ndarray, rising: bool = True) -> np.ndarray:

@@ -116,12 +116,10 @@ def _arrivals(schedule: Schedule | xr.Dataset) -> tuple[np.ndarray, np.ndarray, 
     return client, np.where(mask, late, -1).astype(int), mask, int(schedule.attrs["num_clients"])
 
 
-def _reused(
-    client: np.ndarray, staleness: np.ndarray, mask: np.ndarray, num_clients: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _reused(client: np.ndarray, staleness: np.ndarray, mask: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns client and age of the gradient last received, at every tick from each client's first arrival on."""
     steps = np.arange(len(mask))[:, None]
-    version = np.full((len(mask), num_clients), np.nan)
+    version = np.full((len(mask), N), np.nan)
     version[np.nonzero(mask)[0], client[mask]] = (steps - staleness)[mask]
     ages = steps - pd.DataFrame(version).ffill().values
     known = np.isfinite(ages)
@@ -134,8 +132,8 @@ def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, att
     shares = np.ones(N) if weights is None else as_numbers(owner, "weights", weights)
     check_number(owner, "weights", shares, least=0, per_client=True, num_clients=N)
     heard = np.isfinite(moments[0])
-    shares = np.where(heard, shares, 0) / shares[heard].sum()
-    known = np.where(heard, moments, 0)
+    shares = shares * heard / shares[heard].sum()
+    known = np.nan_to_num(moments)
     variables: dict[str, Any] = {name: ("population", row) for name, row in zip(_MOMENTS, moments, strict=True)}
     named = {"mean_staleness": known[0] @ shares, "cubic_staleness": _CUBIC @ known @ shares}
     named |= {"mean_arrivals": arrivals, "clients": float(N)}

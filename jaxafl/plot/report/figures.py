@@ -142,7 +142,7 @@ def staleness(lines: Lines) -> list[Figure]:
     every = np.concatenate(ages)
     if not every.size:
         return []
-    worst = int(every.max())
+    worst = every.max()
     width = -(-(worst + 1) // _BINS)
     bins = worst // width + 1
     labels = [str(at) if width == 1 else f"{at * width}–{(at + 1) * width - 1}" for at in range(bins)]

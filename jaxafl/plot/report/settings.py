@@ -42,7 +42,7 @@ def settings(lines: Lines) -> Html:
 def cited(lines: Lines) -> str:
     """Returns the BibTeX of all results, each entry once."""
     texts = [note(run, "citation") or citation() for line in lines for run in line.runs]
-    return "\n\n".join(dict.fromkeys(entry for text in dict.fromkeys(texts) for entry in str(text).split("\n\n")))
+    return "\n\n".join(dict.fromkeys(entry for text in texts for entry in text.split("\n\n")))
 
 
 def _flat(line: Line) -> dict[str, str]:
