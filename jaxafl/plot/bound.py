@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
+import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import (
-    ImagePath,
-    Limits,
-    finish,
-    legend_beside,
-    panels_of,
-    styled,
-    tidy,
-)
+from jaxafl.plot.canvas import ImagePath, Limits, finish_lines, panels_of, styled
 from jaxafl.results.curves import curve
 from jaxafl.results.tables.members import Results, finished_members, heading
 
@@ -69,17 +60,15 @@ def bound(
         seeds = f"mean of {len(line.runs)} seeds" if len(line.runs) > 1 else "one run"
         label = f"{line.name}, {seeds}".removeprefix(", ")
         ax.plot(steps, mean, label=label, linewidth=1.8, **style)
-    terms = [str(name) for name in bound.data_vars if name != "total"]
+    terms = [*bound.drop_vars("total").data_vars]
     T = bound["server_steps"].values
-    ax.plot(T, bound["total"].values, color="black", linewidth=1.8, label=_label(bound))
+    ax.plot(T, bound["total"], color="black", linewidth=1.8, label=_label(bound))
     for name, style in styled(terms):
-        if (bound[name].values > 0).any():
+        if (bound[name] > 0).any():
             label = f"{name}: {bound[name].attrs['long_name']}"
-            ax.plot(T, bound[name].values, label=label, linewidth=1, **style | {"linestyle": ":"})
+            ax.plot(T, bound[name], label=label, linewidth=1, **style | {"linestyle": ":"})
     ax.set(xlabel="server steps T", ylabel=bound.attrs["bounds"], title=heading(results), yscale="log")
-    tidy(ax, xlim, ylim)
-    legend_beside(ax)
-    return finish(figure, path)
+    return finish_lines(figure, ax, path, xlim, ylim)
 
 
 def _label(bound: xr.Dataset) -> str:
@@ -93,9 +82,8 @@ def _mean(runs: list[xr.Dataset], variable: str, optimum: float) -> tuple[np.nda
     """Returns T and the mean over the runs, at the server steps at which all runs have a value."""
     if variable == "average_loss":
         curves = [curve(run, "eval_step", variable) for run in runs]
-        steps = functools.reduce(np.intersect1d, (one.at for one in curves))
-        values = np.mean([one.values[np.isin(one.at, steps)] - optimum for one in curves], axis=0)
-        return steps[1:], values[1:]
+        shared = pd.concat([pd.Series(one.values - optimum, one.at) for one in curves], axis=1, join="inner")
+        return shared.index.values[1:], shared.values.mean(axis=1)[1:]
     values = np.mean([run[variable].values.astype(float) for run in runs], axis=0)
     T = np.arange(1, len(values) + 1)
     return T, np.cumsum(values) / T

@@ -37,6 +37,11 @@ def panels_of(ax: Axes | None, width: float, height: float, rows: int = 1, **lay
     return figure, list(figure.subplots(rows, squeeze=False, **layout)[:, 0])
 
 
+def thin(count: int, most: int) -> np.ndarray:
+    """Returns the indices of at most `most` of `count` points, evenly spaced, including the first and the last."""
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int)
+
+
 def one_member(results: Results, *variables: str) -> Member:
     """Returns the one configuration of results, with its finished runs; raises `ValueError` if there are several."""
     found = finished_members(results, *variables)
@@ -87,8 +92,8 @@ def draw_line(
         step = int(failed_steps(line.runs[0]))
         note = f"{failed} of {count} failed" if count > 1 else f"failed at server step {step}"
         label = f"{line.name}: {note}".removeprefix(": ")
-        cross: dict[str, Any] = {"markersize": 9, "markeredgewidth": 2, "clip_on": False, "label": label}
-        ax.plot(at[-1:], values[-1:], "x", color=style["color"], **cross)
+        look = {"markersize": 9, "markeredgewidth": 2, "color": style["color"]}
+        ax.plot(at[-1:], values[-1:], "x", **look, clip_on=False, label=label)
     if count > 1:
         where = style.get("drawstyle", "").removeprefix("steps-") or None
         ax.fill_between(at, *band, step=where, color=style["color"], alpha=0.15, linewidth=0)
@@ -121,7 +126,7 @@ def label_of(metric: str, units: str = "1") -> str:
 
 def tidy(ax: Axes, xlim: Limits = None, ylim: Limits = None) -> None:
     """Draws a light grid, removes the box around the data, and sets limits in the units of the figure, if given."""
-    ax.set(**{name: limits for name, limits in {"xlim": xlim, "ylim": ylim}.items() if limits is not None})
+    ax.set(**{name: limits for name, limits in (("xlim", xlim), ("ylim", ylim)) if limits is not None})
     ax.grid(color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -141,6 +146,15 @@ def check_image_path(path: ImagePath) -> pathlib.Path | None:
     if path.suffix.lstrip(".").lower() not in known:
         raise UserError(f"the plot {path} must end in one of {', '.join('.' + ending for ending in known)}")
     return check_path(path)
+
+
+def finish_lines(
+    figure: Figure, ax: Axes, path: ImagePath, xlim: Limits = None, ylim: Limits = None, title: str | None = None
+) -> Figure:
+    """Draws grid, limits and a legend with this title into a figure of lines, and finishes it."""
+    tidy(ax, xlim, ylim)
+    legend_beside(ax, title)
+    return finish(figure, path)
 
 
 def finish(figure: Figure, path: ImagePath) -> Figure:

@@ -61,8 +61,8 @@ def client_spread(
     for label, (colour, dashes, (at, mean, deviation)) in styles.items():
         ax.plot(at, mean, color=colour, linewidth=1.8, linestyle=dashes, label=label)
         if len(runs) > 1:
-            few = slice(None, None, max(1, len(at) // 12))
-            ax.errorbar(at[few], mean[few], deviation[few], fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+            few = max(1, len(at) // 12)
+            ax.errorbar(at, mean, deviation, fmt="none", errorevery=few, ecolor=colour, elinewidth=1, capsize=2)
     ylabel = f"{metric} on their own samples{' (%)' * percent(metric)}, {found[0][1].shape[1]} clients"
     ax.set(xlabel="simulated time (s)", ylabel=ylabel, title=heading(result), xlim=(0, None))
     if percent(metric) or ax.dataLim.ymin >= 0:
@@ -92,15 +92,15 @@ def accuracy_vs_participation(
     final = np.stack([run["client_accuracy"].values[-1] for run in runs])
     known = np.isfinite(final).all(axis=0)
     final, samples = final[:, known], runs[0]["client_samples"].values[known]
-    arrivals = np.stack([run["participation"].values[known] for run in runs]).astype(float)
-    stale = np.ma.masked_invalid(np.stack([run["mean_staleness"].values[known] for run in runs])).mean(axis=0)
+    arrivals = np.array([run["participation"].values[known] for run in runs], float)
+    stale = np.ma.masked_invalid([run["mean_staleness"].values[known] for run in runs]).mean(axis=0)
     x, y = arrivals.mean(axis=0), 100 * final.mean(axis=0)
     if len(runs) > 1:
         errors = {"xerr": arrivals.std(axis=0, ddof=1), "yerr": 100 * final.std(axis=0, ddof=1)}
         said = f"mean ± std of {len(runs)} seeds"
     else:
         low, high = (100 * edge for edge in standard_interval(final[0], samples))
-        errors = {"yerr": np.stack([np.maximum(y - low, 0), np.maximum(high - y, 0)])}
+        errors = {"yerr": np.maximum([y - low, high - y], 0)}
         said = "± standard error of the held-out samples"
     figure, [ax] = panels_of(ax, 7.2, 4.4)
     ax.errorbar(x, y, **errors, fmt="none", ecolor="0.6", elinewidth=0.8, zorder=1)
@@ -113,9 +113,8 @@ def accuracy_vs_participation(
         for place, name in enumerate(np.asarray(names_of(runs[0]))[known]):
             ax.annotate(name, (x[place], y[place]), (5, 4), textcoords="offset points", fontsize=7, color="0.3")
     figure.colorbar(points, ax=ax, label="mean staleness of its updates")
-    title = "\n".join(filter(None, [heading(result), said]))
     ax.set(xlabel="arrivals of the client", ylabel="accuracy on its own samples (%)")
-    ax.set_title(title, fontsize=10)
+    ax.set_title(heading(result, said), fontsize=10)
     ax.margins(0.08)
     tidy(ax, xlim, ylim)
     return finish(figure, path)

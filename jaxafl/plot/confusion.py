@@ -33,7 +33,7 @@ def confusion(results: Results, ax: Axes | None = None, path: ImagePath = None) 
     runs = one_member(results, "confusion").runs
     counts = np.sum([run["final_confusion"].fillna(0).values for run in runs], axis=0)
     total = counts.sum(axis=1, keepdims=True)
-    share = 100 * np.divide(counts, total, out=np.full(counts.shape, np.nan), where=total > 0)
+    share = 100 * (counts / np.where(total > 0, total, np.nan))
     classes = len(share)
     figure, [ax] = panels_of(ax, 6.0, 5.0)
     image = ax.imshow(share, cmap="Blues", vmin=0, vmax=100)

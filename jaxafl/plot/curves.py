@@ -11,18 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from jaxafl.options import UserError, check_choice, named
-from jaxafl.plot.canvas import (
-    ImagePath,
-    Limits,
-    curves_of,
-    draw_line,
-    finish,
-    label_of,
-    legend_beside,
-    panels_of,
-    styled,
-    tidy,
-)
+from jaxafl.plot.canvas import ImagePath, Limits, curves_of, draw_line, finish_lines, label_of, panels_of, styled
 from jaxafl.results.curves import AXES, Axis, over_seeds, percent, scale_of, to_its_end
 from jaxafl.results.points import in_words
 from jaxafl.results.tables.members import Results, finished_members, heading, unfinished
@@ -106,10 +95,9 @@ def _curves(
         ax.set_ylim(0, None)
     if against is _BYTES:
         ax.xaxis.set_major_formatter(EngFormatter("B"))
-    tidy(ax, xlim, ylim)
     seeds = sorted({len(line.runs) for line in lines})
-    legend_beside(ax, f"mean ± std of {' or '.join(map(str, seeds))} seeds" if seeds != [1] else None)
-    return finish(figure, path)
+    title = f"mean ± std of {' or '.join(map(str, seeds))} seeds" if seeds != [1] else None
+    return finish_lines(figure, ax, path, xlim, ylim, title)
 
 
 @named
@@ -157,23 +145,20 @@ def comparison(
         found = zip(line.runs, curves_of(line, against.variable, metric), strict=True)
         curves = [to_its_end(run, one, axis) for run, one in found]
         grid = np.unique(np.concatenate([one.at for one in curves]))
-        start, end = max(one.at[0] for one in curves), min(one.at[-1] for one in curves)
-        grid = grid[(grid >= start) & (grid <= end)]
-        shorter |= max(one.at[-1] for one in curves) > grid[-1:].max(initial=-np.inf)
         values = np.stack([one.before(grid) for one in curves]) * scale_of(metric)
-        bottom, median, top = np.quantile(values, [low, 0.5, high], axis=0)
+        shared = np.all(np.isfinite(values), axis=0)  # where all seeds have run
+        shorter |= not shared[-1]
+        bottom, median, top = np.quantile(values[:, shared], [low, 0.5, high], axis=0)
         style |= {"label": f"{line.name or 'all'} ({len(curves)} seed{'s' * (len(curves) > 1)})"}
-        draw_line(ax, line, grid / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
+        draw_line(ax, line, grid[shared] / against.scale, median, (bottom, top), drawstyle="steps-post", **style)
     ax.set(xlabel=against.label, ylabel=label_of(metric), xlim=(0, None))
-    tidy(ax, xlim, ylim)
     title = f"median, {100 * low:g} to {100 * high:g} % of seeds" + ("\nwhere all seeds have run" if shorter else "")
     title += f"\n{left}" if (left := unfinished(results)) else ""
     if at is not None:
         title += f"\ncompared {in_words(at)}"
     if isinstance(at, Mapping) and axis in at:
         ax.axvline(at[axis] / against.scale, color="0.4", linestyle=":", linewidth=1.2)
-    legend_beside(ax, title)
-    return finish(figure, path)
+    return finish_lines(figure, ax, path, xlim, ylim, title)
 
 
 @named
@@ -200,6 +185,4 @@ def epsilon_vs_time(privacy: Any, ax: Axes | None = None, path: ImagePath = None
         ax.plot(one["time"], one["max_epsilon"], drawstyle="steps-post", linewidth=1.8, label=name, **style)
     ax.set(xlabel="simulated time (s)", ylabel=f"largest ε of a client (δ = {deltas[0]:g})", xlim=(0, None))
     ax.set_ylim(0, None)
-    tidy(ax)
-    legend_beside(ax)
-    return finish(figure, path)
+    return finish_lines(figure, ax, path)

@@ -11,9 +11,9 @@ from matplotlib.patches import Rectangle
 
 from jaxafl.options import UserError, check_choice, named
 from jaxafl.plot.canvas import ImagePath, finish, panels_of
-from jaxafl.results.curves import failed_steps, falls, percent, scale_of
+from jaxafl.results.curves import failed_steps, falls, scale_of
 from jaxafl.results.tables.members import heading, members
-from jaxafl.results.tables.text import decimals
+from jaxafl.results.tables.text import decimals, header_of
 
 _WRITTEN = 150  # numbers are written into at most this number of cells
 
@@ -69,7 +69,7 @@ def heat_map(
         final = final.expand_dims("seed")
     values = final.transpose(*axes, "seed").values
     mean, seeds = values.mean(axis=2), values.shape[2]
-    std = values.std(axis=2, ddof=1) if seeds > 1 else np.full(mean.shape, np.nan)
+    std = values.std(axis=2, ddof=1) if seeds > 1 else np.full_like(mean, np.nan)
     figure, [ax] = panels_of(ax, 2.8 + 0.95 * mean.shape[1], 1.6 + 0.5 * mean.shape[0])
     image = ax.imshow(np.ma.masked_invalid(mean), aspect="auto", cmap=colormaps["viridis"].with_extremes(bad="0.8"))
     ax.set_xticks(range(mean.shape[1]), labels[1])
@@ -86,9 +86,8 @@ def heat_map(
         best = np.nanargmin(mean) if falls(result, metric, "heat_map") else np.nanargmax(mean)
         row, column = np.unravel_index(best, mean.shape)
         ax.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2))
-    shown = f"final {metric.replace('_', ' ')}{' (%)' * percent(metric)}"
-    figure.colorbar(image, ax=ax, label=shown)
+    figure.colorbar(image, ax=ax, label=f"final {header_of(metric)}")
     said = f"mean ± std of {seeds} seeds" if seeds > 1 else "one seed"
     ax.set(xlabel=axes[1], ylabel=axes[0])
-    ax.set_title("\n".join(filter(None, [heading(result), f"{said}, best framed"])), fontsize=10)
+    ax.set_title(heading(result, f"{said}, best framed"), fontsize=10)
     return finish(figure, path)

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -81,10 +82,11 @@ def _replay(planned: Plan, steps: int) -> list[np.ndarray]:
 
 
 def _draw_lanes(ax: Axes, trained: np.ndarray, stepped: np.ndarray, lanes: int) -> None:
-    lane, left, right, client, staleness = trained.T
-    draw_bars(ax, left, right, lane, staleness)
-    for middle, row, number in zip((left + right) / 2, lane, client, strict=True):
-        ax.text(middle, row, str(number), **_CENTRED, bbox={"boxstyle": "round,pad=0.1", "fc": "white", "lw": 0})
+    runs = pd.DataFrame(trained, columns=["row", "start", "end", "client", "staleness"])
+    draw_bars(ax, runs)
+    box = {"boxstyle": "round,pad=0.1", "fc": "white", "lw": 0}
+    for run in runs.itertuples():
+        ax.text((run.start + run.end) / 2, run.row, str(run.client), **_CENTRED, bbox=box)
     ax.vlines(stepped, -0.6, lanes - 0.4, color="0.3", linewidth=0.7)
     ax.set(xlim=(0, stepped[-1]), ylim=(lanes - 0.4, -0.6), ylabel="lane", yticks=range(lanes))
     ax.set_xlabel("local steps that a lane has made; numbers: clients, lines: server steps")

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import DASHES, ImagePath, finish, legend_beside, panels_of, styled, tidy
+from jaxafl.plot.canvas import DASHES, ImagePath, finish_lines, panels_of, styled
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.tables.members import Results, finished_members, heading
 
@@ -34,10 +34,11 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     """
     found = finished_members(results, "staleness")
     arrivals = [staleness_of(member.runs) for member in found]
-    if not any(len(values) for values in arrivals):
+    every = np.concatenate(arrivals)
+    if not every.size:
         which = ", ".join(member.name for member in found if member.name) or "this result"
         raise UserError(f"nobody arrived in {which}; there is no staleness to plot")
-    worst = max(int(values.max()) for values in arrivals if len(values))
+    worst = int(every.max())
     width = -(-(worst + 1) // _BINS)
     edges = np.arange(0, worst + width + 1, width) - 0.5
     figure, [ax] = panels_of(ax, 8.5, 4.2)
@@ -50,6 +51,4 @@ def staleness_histogram(results: Results, ax: Axes | None = None, path: ImagePat
     ax.set(xlabel="staleness τ (server steps)", ylabel="arrivals (%)", title=heading(results))
     ax.set(xlim=(edges[0] - 0.1 * width, edges[-1]), ylim=(0, None))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    tidy(ax)
-    legend_beside(ax, title="")
-    return finish(figure, path)
+    return finish_lines(figure, ax, path, title="")

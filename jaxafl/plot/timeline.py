@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, named
-from jaxafl.plot.canvas import ImagePath, finish, panels_of
+from jaxafl.plot.canvas import ImagePath, finish, panels_of, thin
 from jaxafl.plot.runs import Runs, of_result, of_schedule
 from jaxafl.results.tables.members import Results, finished_members, heading, titled
 
@@ -110,29 +111,27 @@ def _panels(results: Any) -> list[tuple[str, Runs]]:
 
 def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, until: float | None) -> None:
     """Draws one panel; the limits are those of `timeline`."""
-    if "run" not in runs.bars.kind:
+    if "run" not in set(runs.bars.kind):
         raise UserError(f"nobody arrived in {title or 'this result'}; there is no timeline")
     number, total = len(runs.labels), runs.steps[-1]
-    clients = np.linspace(0, number - 1, min(max_clients, number)).round().astype(int)
-    bars = runs.bars.where(np.isin(runs.bars.client, clients))
+    clients = thin(number, max_clients)
+    bars = runs.bars[np.isin(runs.bars.client, clients)]
     end = total if until is None else until
-    starts = bars.start[bars.kind == "run"]
+    starts = bars.start[bars.kind == "run"].values
     if len(starts) > max_runs:
         end = min(end, starts[max_runs])
-    bars = bars.where(bars.start < end)
-    row = np.searchsorted(clients, bars.client)
-    taken = bars.kind == "run"
-    draw_bars(ax, bars.start[taken], bars.end[taken], row[taken], bars.staleness[taken])
+    bars = bars[bars.start < end]
+    bars = bars.assign(row=np.searchsorted(clients, bars.client), end=bars.end.replace(np.inf, min(end, total)))
+    draw_bars(ax, bars[bars.kind == "run"])
     notes = ["simulated time (s)"]
     steps = runs.steps[runs.steps <= end]
     if len(steps) <= _STEPS_SHOWN:
         ax.vlines(steps, -0.6, len(clients) - 0.4, color="0.55", linewidth=0.7, zorder=0)
         notes.append("grey lines: server steps")
     for kind, (note, look) in _LOOKS.items():
-        some = bars.kind == kind
-        right = np.where(np.isinf(bars.end), min(end, total), bars.end)
-        ax.add_collection(PolyCollection(_corners(bars.start[some], right[some], row[some]), **look))
-        notes += [note] if some.any() else []
+        some = bars[bars.kind == kind]
+        ax.add_collection(PolyCollection(_corners(some), **look))
+        notes += [note] if len(some) else []
     ax.set(xlim=(0, end), ylim=(len(clients) - 0.4, -0.6), ylabel="client", xlabel=", ".join(notes))
     fewer = f"{len(clients)} of {number} clients, evenly spaced" if len(clients) < number else ""
     shorter = f"first {end:.4g} of {total:.4g} s" if end < total else ""
@@ -144,22 +143,26 @@ def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, unt
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _corners(left: np.ndarray, right: np.ndarray, row: np.ndarray) -> list[np.ndarray]:
+def _corners(bars: pd.DataFrame) -> list[np.ndarray]:
     """Returns the corners of each bar, [4, 2]."""
-    x = np.stack([left, right, right, left], axis=1)
-    y = np.asarray(row)[:, None] + [-0.4, -0.4, 0.4, 0.4]
+    x = bars[["start", "end", "end", "start"]].values
+    y = bars.row.values[:, None] + [-0.4, -0.4, 0.4, 0.4]
     return list(np.stack([x, y], axis=2))
 
 
-def draw_bars(ax: Axes, left: np.ndarray, right: np.ndarray, row: np.ndarray, staleness: np.ndarray) -> None:
-    """Draws a bar per run, coloured by its staleness (dark is stale), and the colour bar."""
-    levels = int(staleness.max(initial=0)) + 1  # empty if the shown clients start later
+def draw_bars(ax: Axes, bars: pd.DataFrame) -> None:
+    """Draws a bar per run, coloured by its staleness (dark is stale), and the colour bar.
+
+    Args:
+        ax: the axes.
+        bars: `row`, `start`, `end` and `staleness` of each run.
+    """
+    levels = int(max(bars.staleness, default=0)) + 1  # empty if the shown clients start later
     colours, norm = colormaps["viridis_r"].resampled(levels), BoundaryNorm(np.arange(levels + 1) - 0.5, levels)
-    corners = _corners(left, right, row)
-    bars = PolyCollection(corners, array=staleness, cmap=colours, norm=norm, edgecolors="white", linewidths=0.6)
-    ax.add_collection(bars)
+    look: dict[str, Any] = {"cmap": colours, "norm": norm, "edgecolors": "white", "linewidths": 0.6}
+    drawn = ax.add_collection(PolyCollection(_corners(bars), array=bars.staleness.values, **look))
     ticks = list(range(0, levels, -(-levels // 10)))
-    bar = cast(Figure, ax.get_figure(root=True)).colorbar(bars, ax=ax, pad=0.01, aspect=12, ticks=ticks)
+    bar = ax.figure.colorbar(drawn, ax=ax, pad=0.01, aspect=12, ticks=ticks)
     bar.minorticks_off()
     bar.set_label("staleness (steps)", fontsize=8)
     bar.ax.tick_params(length=0, labelsize=8)

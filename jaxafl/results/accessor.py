@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxafl.clock.accounts.contract import How, Mechanism
 from jaxafl.options import UserError
-from jaxafl.results.curves import stated
+from jaxafl.results.curves import note
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -30,9 +30,10 @@ class Privacy:
         """
         from jaxafl.clock.accounts.privacy import Takings, privacy_of
 
-        result, noise, stopped = self.result, self._said("mechanism"), self._said("stopped")
+        result = self.result
         if "arrival" not in result.dims or result["client_id"].ndim != 2:
             raise UserError("privacy: this is no result of one run; of a sweep choose one by result.isel(seed=0)")
+        noise, stopped = note(result, "mechanism"), note(result, "stopped")
         if not noise:
             raise UserError(
                 "privacy: the run had no noise, or its clipping norm is not known, so that its ε is infinite. For "
@@ -44,13 +45,7 @@ class Privacy:
                 "limits of time, updates, bytes or epsilon"
             )
         names = ("client_id", "run_index", "multiplicity")
-        columns = [result[name].fillna(0).values.astype(int) for name in names]
+        client, run, multiplicity = (result[name].fillna(0).values.astype(int) for name in names)
         mask, clients = result["arrived"].values.astype(bool), int(result.attrs["num_clients"])
-        takings = Takings(columns[0], columns[1], columns[2], mask, result["time"].values, clients)
+        takings = Takings(client, run, multiplicity, mask, result["time"].values, clients)
         return privacy_of(takings, Mechanism(**json.loads(noise)), noise_multiplier, delta, how)
-
-    def _said(self, name: str) -> str:
-        """Returns an attribute, which is a variable if the members of a sweep differ in it; empty without it."""
-        found = stated(self.result, name, "")
-        text = str(getattr(found, "values", found))
-        return "" if text == "None" else text

@@ -34,16 +34,15 @@ def with_samples(dataset: xr.Dataset, data: FederatedData) -> xr.Dataset:
     if "client_accuracy" in dataset:
         accuracy = dataset["client_accuracy"]
         low, high = standard_interval(accuracy.values, np.maximum(samples, 1))
-        error = accuracy.copy(data=((high - low) / 2).astype(accuracy.dtype))
-        dataset = dataset.assign(client_accuracy_error=error)
+        dataset["client_accuracy_error"] = accuracy.copy(data=((high - low) / 2).astype(accuracy.dtype))
     return dataset
 
 
 def names_of(run: xr.Dataset) -> list[str]:
     """Returns the label of each client along `population`: its name, or its number if it has none."""
     if NAMES in run.coords and run[NAMES].dims == ("population",) and all(run[NAMES].values):
-        return [str(name) for name in run[NAMES].values]
-    return [str(client) for client in run["population"].values] if "population" in run.dims else []
+        return [*map(str, run[NAMES].values)]
+    return [*map(str, run["population"].values)] if "population" in run.dims else []
 
 
 def worst_tenth(values: np.ndarray, rising: bool = True) -> np.ndarray:

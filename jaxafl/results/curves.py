@@ -133,6 +133,12 @@ def stated(result: xr.Dataset, name: str, default: Any = None) -> Any:
     return result[name] if name in result.variables else result.attrs.get(name, default)
 
 
+def note(run: xr.Dataset, name: str) -> Any:
+    """Returns what `stated` does for one run, as a plain value; `None` for a missing value."""
+    found = np.asarray(stated(run, name)).item()
+    return None if str(found) in ("None", "nan", "") else found
+
+
 def failed_steps(result: xr.Dataset) -> Any:
     """Returns the server steps at which the parameters of runs stopped being finite, an array; -1 if they did not."""
     return stated(result, "failed_step", np.asarray(-1))

@@ -207,9 +207,7 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
 
         mechanism = mechanism_of(**parts)._asdict()
         found["mechanism"] = mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}
-    for name, seconds in trained.seconds.items():
-        found[name] = round(seconds, 3)
-    return found | dict(trained.notes)
+    return found | {name: round(seconds, 3) for name, seconds in trained.seconds.items()} | dict(trained.notes)
 
 
 def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,7 +230,7 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
     arrived = schedule.client[mask]
     counts = np.bincount(arrived, minlength=clients).astype(np.int32)
     total = np.bincount(arrived, schedule.staleness[mask], clients)
-    mean = np.divide(total, counts, out=np.full(clients, np.nan), where=counts > 0)
+    mean = total / np.where(counts > 0, counts, np.nan)
     variables |= {"participation": ("population", counts), "mean_staleness": ("population", mean.astype(np.float32))}
     variables |= of_schedule(schedule, trained.records.get("local_loss"))
     for name, values in trained.records.items():

@@ -105,7 +105,7 @@ def compare(
     for name, other in others:
         if base.data is not other.data and content_of(base.data) != content_of(other.data):
             refuse_data(first, name, differing(base.data.description, other.data.description) or "other samples")
-    folders = _begun(folder, list(methods), limits)
+    folders = _begun(folder, methods, limits)
     found = {
         name: sweep(
             one,
@@ -150,7 +150,7 @@ def by_name(option: str, given: T | Mapping[str, T], methods: Iterable[str]) -> 
     return {name: given[name] for name in methods}
 
 
-def _begun(folder: Any, names: Sequence[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:
+def _begun(folder: Any, names: Iterable[str], until: Mapping[str, float]) -> dict[str, pathlib.Path | None]:
     """Returns the folder of each method. Raises `ValueError` if the folder holds runs with other limits."""
     if folder is None:
         return dict.fromkeys(names)

@@ -15,7 +15,7 @@ from jaxafl.callbacks.stopping import check_target
 from jaxafl.options import UserError, as_path, check_choice, check_number, shown, user_errors
 from jaxafl.results.curves import AXES, check_at, falls, has_failed, known_until, percent, reach, scale_of, value
 from jaxafl.results.points import in_words
-from jaxafl.results.tables.text import Cell, decimals, table
+from jaxafl.results.tables.text import Cell, decimals, header_of, table
 from jaxafl.study.paired import Difference, Summary, TimeTo, difference, summary
 from jaxafl.study.paired import time_to as time_to_target
 from jaxafl.sweep.folder import gather
@@ -150,8 +150,7 @@ class Comparison:
         found = {}
         for name in self.results:
             pairs = [reach(run, target, metric, axis) for run in self._runs(name).values()]
-            at, reached = map(np.asarray, zip(*pairs, strict=True))
-            found[name] = time_to_target(at, reached)
+            found[name] = time_to_target(*map(np.asarray, zip(*pairs, strict=True)))
         return found
 
     def table(
@@ -277,7 +276,7 @@ def _means(comparison: Any, metric: str, at: Any, spread: Spread, confidence: fl
             low, high = (f"{scale * edge:.{places}f}" for edge in (one.low, one.high))
             text += f" ± {scale * one.std:.{places}f}" if spread == "std" else f" [{low}, {high}]"
         cells[name] = Cell(text.translate(_SIGNS), one.mean == best)
-    return _named(metric), cells
+    return header_of(metric), cells
 
 
 def _against(comparison: Any, reference: str, metric: str, at: Any, confidence: float) -> Column:
@@ -306,7 +305,7 @@ def _times(comparison: Any, target: float, metric: str, axis: str) -> Column:
         shown = one.median if half else ends.max(initial=0.0)
         text = f"{'' if half else '> '}{_short(shown / unit.scale)}" if half or shown > 0 else "never"
         cells[name] = Cell(f"{text} ({one.reached.sum()}/{len(one.reached)})", half and one.median == best)
-    amount = f"{scale_of(metric) * target:g} %" if percent(metric) else f"{target:g}"
+    amount = f"{scale_of(metric) * target:g}{' %' * percent(metric)}"
     header = unit._replace(name=f"{unit.name.removeprefix('simulated ')} to {amount}").label
     return header, cells
 
@@ -332,11 +331,6 @@ def _notes(
             "and Meier), with the runs that reach them in brackets."
         )
     return " ".join(found)
-
-
-def _named(metric: str) -> str:
-    name = metric.replace("_", " ")
-    return f"{name} (%)" if percent(metric) else name
 
 
 def _short(number: float) -> str:

@@ -111,6 +111,11 @@ class Condition(NamedTuple):
         return np.asarray(self.left < self.right) if self.strict else np.asarray(self.left <= self.right * (1 + 1e-12))
 
 
+def described(name: str) -> dict[str, str]:
+    """Returns symbol and meaning of a constant, the attributes of its variable; none for other names."""
+    return {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning} if name in CONSTANTS else {}
+
+
 _MOST = 1e18  # server steps, up to which a target is sought
 _ORDERS = (("strong_convexity", "smoothness"), ("arrivals", "clients"), ("mean_arrivals", "clients"))
 """Pairs of constants of which the first is not larger."""
@@ -135,7 +140,7 @@ def numbers(owner: str, given: Mapping[str, Any]) -> SimpleNamespace:
         array = as_numbers(owner, name, value)
         for extreme in (array.min(), array.max()):  # NaN is both
             check_number(owner, f"{name} ({limits.symbol})", extreme, least=limits.least, above=limits.above)
-        found[name] = array if array.ndim else np.float64(array)
+        found[name] = array[()]
     for smaller, larger in _ORDERS:
         if {smaller, larger} <= found.keys() and np.any(found[smaller] > found[larger] * (1 + 1e-12)):
             raise UserError(f"{owner}: {smaller} must be <= {larger}, got {found[smaller]} > {found[larger]}")
@@ -191,7 +196,7 @@ def bounded(
         return np.array(np.broadcast_to(value, shape))
 
     variables = {name: (dims, spread(value), {"long_name": says}) for name, (says, value) in terms.items()}
-    total = np.asarray(np.sum([spread(value) for _, value in terms.values()], axis=0))
+    total = np.sum([values for _, values, _ in variables.values()], axis=0)
     meaning = _MEANINGS[statement.quantity]
     variables["total"] = (dims, total, {"long_name": meaning})
     holds = spread(True)
@@ -291,15 +296,19 @@ def steps_to(target: float, bound: Callable[[np.ndarray], xr.Dataset]) -> float:
         found = bound(np.array([np.exp(exponent)]))
         return bool(found["holds"].item() and found["total"].item() <= target)
 
-    low, high = 0.0, float(np.log(_MOST))
-    if reached(low):
+    most = float(np.log(_MOST))
+    if reached(0.0):
         return 1.0
-    if not reached(high):
-        return float("inf")
-    while high - low > 1e-12 * high:
+    return float(np.exp(bisected(reached, most, 1e-12))) if reached(most) else float("inf")
+
+
+def bisected(holds: Callable[[float], bool], high: float, rounding: float) -> float:
+    """Returns the smallest number up to `high` from which on a statement holds, but for a relative error."""
+    low = 0.0
+    while high - low > rounding * high:
         middle = (low + high) / 2
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return float(np.exp(high))
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def speed_up(target: float, sizes: Sequence[float], bound: Callable[[np.ndarray, float], xr.Dataset]) -> np.ndarray:

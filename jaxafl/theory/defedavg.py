@@ -65,12 +65,12 @@ def theorem_1(
         "leading": ("√(256(F_0 - F*)(16σ²L + 8LG²K)/(nKT))", np.sqrt(256 * v.gap * 4 * rising / (n * K * T))),
         "drift": ("8L²(σ² + 8Kν²)/((4σ²L + 2LKG²)KT)", drift),
     }
-    late = _late(v, form)
+    late, step = _late(v, form), _rate(v, rising, 4.0 * n * K * v.gap)
     limit = quotient(2 * noise + G2 * K, 8 * noise * L * K * late + 4 * L * G2 * K**2 * late**2)
     conditions = [
-        Condition("η̄ <= 1/(8LK)", _local_rate(v, rising), 1 / (8 * L * K)),
-        _delays(v, rising, 4.0, late),
-        Condition("ηη̄ <= (2σ² + G²K)/(8σ²LKλ + 4LG²K²λ²)", _step(v, rising, 4.0), limit),
+        Condition("η̄ <= 1/(8LK)", _rate(v, rising, v.unit_of_objective), 1 / (8 * L * K)),
+        _delays(v, step, late),
+        Condition("ηη̄ <= (2σ² + G²K)/(8σ²LKλ + 4LG²K²λ²)", step, limit),
     ]
     return bounded(_of(_THEOREM_1, form, _NO_DELAY), v, terms, conditions)
 
@@ -113,8 +113,8 @@ def theorem_2(
     }
     rising = v.local_variance * L
     conditions = [
-        Condition("η̄ <= 1/(4√3 LK)", _local_rate(v, rising), 1 / (4 * np.sqrt(3) * L * K)),
-        _delays(v, rising, 0.5, _late(v, form)),
+        Condition("η̄ <= 1/(4√3 LK)", _rate(v, rising, v.unit_of_objective), 1 / (4 * np.sqrt(3) * L * K)),
+        _delays(v, _rate(v, rising, 0.5 * v.arrivals * K * v.gap), _late(v, form)),
     ]
     return bounded(_of(_THEOREM_2, form, _NO_VARIANCE), v, terms, conditions)
 
@@ -145,7 +145,7 @@ def step_sizes(
     v = numbers("theory.defedavg.step_sizes", locals())
     rising = v.local_variance * v.smoothness if alike else _rising_1(v)
     rate = np.sqrt((0.5 if alike else 4.0) * v.arrivals * v.local_steps * v.gap / v.unit_of_objective)
-    return {"server_rate": rate, "local_rate": _local_rate(v, rising)}
+    return {"server_rate": rate, "local_rate": _rate(v, rising, v.unit_of_objective)}
 
 
 def _rising_1(v: Any) -> Number:
@@ -153,23 +153,17 @@ def _rising_1(v: Any) -> Number:
     return 4 * v.local_variance * v.smoothness + 2 * v.smoothness * v.local_steps * v.gradient_bound**2
 
 
-def _local_rate(v: Any, rising: Number) -> Number:
-    return quotient(np.sqrt(v.unit_of_objective), v.local_steps * np.sqrt(rising * v.server_steps))
-
-
-def _step(v: Any, rising: Number, factor: float) -> Number:
-    """Returns ηη̄."""
-    rate = np.sqrt(factor * v.arrivals * v.local_steps * v.gap)
-    return quotient(rate, v.local_steps * np.sqrt(rising * v.server_steps))
+def _rate(v: Any, rising: Number, square: Number) -> Number:
+    """Returns η̄ if `square` is the 1 of the local rate, and ηη̄ if it is the square of η."""
+    return quotient(np.sqrt(square), v.local_steps * np.sqrt(rising * v.server_steps))
 
 
 def _late(v: Any, form: Form) -> Number:
     return v.staleness_max if form == "printed" else np.maximum(v.staleness_max, 1)
 
 
-def _delays(v: Any, rising: Number, factor: float, late: Number) -> Condition:
-    limit = quotient(1.0, 4 * v.smoothness * v.local_steps * late)
-    return Condition("ηη̄ <= 1/(4LKλ)", _step(v, rising, factor), limit)
+def _delays(v: Any, step: Number, late: Number) -> Condition:
+    return Condition("ηη̄ <= 1/(4LKλ)", step, quotient(1.0, 4 * v.smoothness * v.local_steps * late))
 
 
 def _of(statement: Statement, form: Form, note: str) -> Statement:

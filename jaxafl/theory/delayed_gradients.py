@@ -6,15 +6,7 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from jaxafl.theory.bounds import (
-    AVERAGE_GAP,
-    Condition,
-    Number,
-    Statement,
-    Terms,
-    bounded,
-    numbers,
-)
+from jaxafl.theory.bounds import AVERAGE_GAP, Condition, Number, Statement, Terms, bounded, numbers
 
 _PAPER = "hao2025"
 _SFL = Statement(_PAPER, "eq. (20)", AVERAGE_GAP, "printed", True, ("audg", "psurdg"))

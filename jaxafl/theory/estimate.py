@@ -16,7 +16,7 @@ from jaxafl.engine.loop import Trained
 from jaxafl.engine.state import Version, first_model
 from jaxafl.options import UserError, check_choice, check_whole
 from jaxafl.simulation import Simulation
-from jaxafl.theory.bounds import CONSTANTS
+from jaxafl.theory.bounds import described
 from jaxafl.theory.measure import AtModel, Sampled, at_model, loss_of, smallest_loss, spread_of
 from jaxafl.theory.staleness import of_schedule
 
@@ -96,13 +96,10 @@ def estimate(
     found = jax.tree.map(lambda *both: np.stack(both), *at)
     values = _of_gradients(sim, chosen, found)
     values |= _of_optimum(loss, given[-1], points, found, values["strong_convexity"], optimum, optimum_steps)
-    scheduled, rates = _of_run(sim, trained, weights), _rates(sim)
     on = f"first and last model of a run of {trained.schedule.server_steps} server steps, {len(chosen.client)} of "
     on += f"{sim.data.num_clients} clients, up to {chosen.mask.shape[1]} samples of each"
-    sources = dict.fromkeys(values, on) | dict.fromkeys(scheduled, "the schedule and the server's reports")
-    sources |= {name: option for name, (option, _) in rates.items()}
-    values |= scheduled | {name: value for name, (_, value) in rates.items()}
-    return _dataset(values, found, sources, on)
+    measured = {on: values, "the schedule and the server's reports": _of_run(sim, trained, weights)}
+    return _dataset(measured | _rates(sim), found, on)
 
 
 def _trained(owner: str, result: Any, sim: Simulation, run_seed: int) -> tuple[Trained, int]:
@@ -188,8 +185,8 @@ def _of_run(sim: Simulation, trained: Trained, weights: str) -> dict[str, Any]:
     return values
 
 
-def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
-    """Returns the constants that options of client and server give: name -> (option, value)."""
+def _rates(sim: Simulation) -> dict[str, dict[str, float]]:
+    """Returns the constants that options of client and server give: option -> name -> value."""
     found: dict[str, tuple[str, Any]] = {}
     client, options = sim.client, sim.client.hyperparameters
     factors = (client.rate_schedule, client.step_schedule, client.run_schedule, client.rate_decay_per_run)
@@ -202,16 +199,14 @@ def _rates(sim: Simulation) -> dict[str, tuple[str, float]]:
         names |= {"epsilon": "eps", "staleness_threshold": "tau_c"}
     found |= {name: (f"server.{option}", getattr(sim.server, option, None)) for name, option in names.items()}
     numbers = (int, float, np.number)
-    return {name: (option, float(one)) for name, (option, one) in found.items() if isinstance(one, numbers)}
+    return {option: {name: float(one)} for name, (option, one) in found.items() if isinstance(one, numbers)}
 
 
-def _dataset(values: dict[str, Any], found: AtModel, sources: dict[str, str], on: str) -> xr.Dataset:
+def _dataset(measured: dict[str, dict[str, Any]], found: AtModel, on: str) -> xr.Dataset:
     variables: dict[str, Any] = {}
-    for name, value in values.items():
-        said = {"measured_on": sources[name]}
-        if name in CONSTANTS:
-            said |= {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning}
-        variables[name] = ((), float(value), said)
+    for source, values in measured.items():
+        for name, value in values.items():
+            variables[name] = ((), float(value), {"measured_on": source} | described(name))
     for name in ("loss", "gradient_norm_squared"):
         variables[name] = ("model", getattr(found, name).astype(float), {"measured_on": on})
     return xr.Dataset(variables, {"model": ["first", "last"]})

@@ -79,28 +79,28 @@ def at_model(loss: Callable[..., Array], iterations: int, given: Any, w: Array, 
         key: the key of the first vectors of the power iterations.
     """
     rows = given[3]
-    objective = functools.partial(loss, given)
+    gradient_of = jax.grad(functools.partial(loss, given), argnums=1)
     value, mean = jax.value_and_grad(functools.partial(_mean, loss, given))(w)
 
     def client(row: Sampled) -> tuple[Array, ...]:
-        client_gradient = jax.grad(objective, argnums=1)(row, w)
+        client_gradient = gradient_of(row, w)
 
         def sample(place: tuple[Array, Array]) -> tuple[Array, Array]:
             position, inside = place
             one_sample = row._replace(positions=position[None], mask=jnp.ones(1, bool))
-            gradient = jax.grad(objective, argnums=1)(one_sample, w)
+            gradient = gradient_of(one_sample, w)
             deviation = jnp.sum(jnp.square(gradient - client_gradient))
             return jnp.where(inside, deviation, 0), jnp.where(inside, jnp.linalg.norm(gradient), 0)
 
         deviations, norms = jax.lax.map(sample, (row.positions, row.mask))
-        largest, smallest = _extremes(jax.grad(functools.partial(objective, row)), w, key, iterations)
+        extremes = _extremes(functools.partial(gradient_of, row), w, key, iterations)
         within = jnp.sum(deviations) / jnp.sum(row.mask)
         norm, deviation = jnp.linalg.norm(client_gradient), jnp.sum(jnp.square(client_gradient - mean))
-        return norm, deviation, within, jnp.max(norms), largest, smallest
+        return norm, deviation, within, jnp.max(norms), *extremes
 
-    norms, deviations, within, samples, largest, smallest = jax.lax.map(client, rows)
+    norms, deviations, *others = jax.lax.map(client, rows)
     between = jnp.sum(rows.weight * deviations)
-    return AtModel(value, jnp.sum(jnp.square(mean)), norms, between, within, samples, largest, smallest)
+    return AtModel(value, jnp.sum(jnp.square(mean)), norms, between, *others)
 
 
 def _extremes(gradient: Callable[[Array], Array], w: Array, key: Array, iterations: int) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxafl.options import UserError, check_number, check_whole
-from jaxafl.theory.bounds import numbers
+from jaxafl.theory.bounds import bisected, numbers
 
 _ROUNDING = 1e-9  # relative: an arrival counts if its time equals that of another client but for rounding
 
@@ -276,8 +276,5 @@ def _first(tau: np.ndarray, until: float, closes: Callable[[np.ndarray], bool]) 
     def received(seconds: float) -> np.ndarray:
         return np.floor(seconds / tau * (1 + _ROUNDING))
 
-    low, high = 0.0, until
-    while high - low > _ROUNDING / 10 * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if closes(received(middle)) else (middle, high)
-    return float(np.max(received(high) * tau))  # the arrival itself, without the error of the bisection
+    found = bisected(lambda seconds: closes(received(seconds)), until, _ROUNDING / 10)
+    return float(np.max(received(found) * tau))  # the arrival itself, without the error of the bisection

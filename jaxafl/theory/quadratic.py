@@ -136,7 +136,7 @@ def quadratic(
     """
     owner = "theory.quadratic"
     N, d = check_whole(owner, "clients", clients), check_whole(owner, "dimension", dimension, least=2)
-    numbers(owner, {"strong_convexity": strong_convexity, "smoothness": smoothness, "distance": distance})
+    numbers(owner, locals())
     check_number(owner, "heterogeneity", heterogeneity, least=0)
     check_number(owner, "noise", noise, least=0)
     sizes = np.broadcast_to(samples, (N,))

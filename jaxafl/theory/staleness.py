@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 
 from jaxafl.clock import Schedule
 from jaxafl.options import UserError, as_numbers, check_choice, check_number, check_whole
-from jaxafl.theory.bounds import CONSTANTS
+from jaxafl.theory.bounds import described
 
 Age = Literal["model", "gradient"]
+_MOMENTS = ("staleness_mean", "staleness_square", "staleness_cube")
 _CUBIC = np.array([13 / 6, 3 / 2, 1 / 3])  # factors of E[τ], E[τ²], E[τ³]
 
 
@@ -75,13 +77,13 @@ def of_schedule(schedule: Schedule | xr.Dataset, *, weights: Any = None, age: Ag
         raise UserError(f"{owner}: nobody arrived in this schedule, so that there is no staleness")
     client, late = (clients[mask], ages[mask].astype(float)) if age == "model" else _reused(clients, ages, mask, N)
     counts = np.bincount(client, minlength=N)
-    with np.errstate(invalid="ignore"):
-        moments = np.stack([np.bincount(client, late**power, N) / counts for power in (1, 2, 3)])
+    known = np.where(counts > 0, counts, np.nan)
+    moments = np.stack([np.bincount(client, late**power, N) / known for power in (1, 2, 3)])
     dataset = _dataset(owner, moments, weights, float(mask.sum(axis=1).mean()), {"age": age, "of": "a schedule"})
     worst = np.where(mask, ages, -1).max(axis=1)[mask.any(axis=1)]
-    figures = {"staleness_max": worst.max(), "staleness_mean_of_max": worst.mean()}
-    figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": np.count_nonzero(counts)}
-    return dataset.assign({name: ((), float(value)) for name, value in figures.items()})
+    figures = {"staleness_max": float(worst.max()), "staleness_mean_of_max": worst.mean()}
+    figures |= {"staleness_median_of_max": np.median(worst), "clients_heard": float(np.count_nonzero(counts))}
+    return dataset.assign(figures)
 
 
 def _geometric(probability: np.ndarray) -> np.ndarray:
@@ -114,18 +116,14 @@ def _arrivals(schedule: Schedule | xr.Dataset) -> tuple[np.ndarray, np.ndarray, 
     return client, np.where(mask, late, -1).astype(int), mask, int(schedule.attrs["num_clients"])
 
 
-def _reused(
-    client: np.ndarray, staleness: np.ndarray, mask: np.ndarray, num_clients: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _reused(client: np.ndarray, staleness: np.ndarray, mask: np.ndarray, N: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns client and age of the gradient last received, at every tick from each client's first arrival on."""
-    version = np.full(num_clients, -1)
-    clients, ages = [], []
-    for tick, now in enumerate(mask):
-        version[client[tick, now]] = tick - staleness[tick, now]
-        heard = np.flatnonzero(version >= 0)
-        clients.append(heard)
-        ages.append(tick - version[heard])
-    return np.concatenate(clients), np.concatenate(ages).astype(float)
+    steps = np.arange(len(mask))[:, None]
+    version = np.full((len(mask), N), np.nan)
+    version[np.nonzero(mask)[0], client[mask]] = (steps - staleness)[mask]
+    ages = steps - pd.DataFrame(version).ffill().values
+    known = np.isfinite(ages)
+    return np.nonzero(known)[1], ages[known]
 
 
 def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, attributes: dict[str, str]) -> xr.Dataset:
@@ -134,14 +132,10 @@ def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, att
     shares = np.ones(N) if weights is None else as_numbers(owner, "weights", weights)
     check_number(owner, "weights", shares, least=0, per_client=True, num_clients=N)
     heard = np.isfinite(moments[0])
-    shares = np.where(heard, shares, 0) / shares[heard].sum()
-    known = np.where(heard, moments, 0)
-    variables: dict[str, Any] = {
-        name: ("population", row)
-        for name, row in zip(("staleness_mean", "staleness_square", "staleness_cube"), moments, strict=True)
-    }
+    shares = shares * heard / shares[heard].sum()
+    known = np.nan_to_num(moments)
+    variables: dict[str, Any] = {name: ("population", row) for name, row in zip(_MOMENTS, moments, strict=True)}
     named = {"mean_staleness": known[0] @ shares, "cubic_staleness": _CUBIC @ known @ shares}
     named |= {"mean_arrivals": arrivals, "clients": float(N)}
-    for name, value in named.items():
-        variables[name] = ((), value, {"symbol": CONSTANTS[name].symbol, "long_name": CONSTANTS[name].meaning})
+    variables |= {name: ((), value, described(name)) for name, value in named.items()}
     return xr.Dataset(variables, attrs=attributes)

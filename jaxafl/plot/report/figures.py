@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
+from jaxafl.plot.canvas import thin
 from jaxafl.plot.report.lines import MANY, Lines, amount, last, lower, metrics_of, scale_of
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.clients import names_of
@@ -26,17 +28,17 @@ class Series(NamedTuple):
 
     Attributes:
         line: index of its line in the report; -1 if it belongs to none.
-        name: name in the legend.
         x, y: float [points]; bars have no x.
         low, high: limits of a band, or `None`.
+        name: name in the legend, if it is not that of a line.
     """
 
     line: int
-    name: str
     x: np.ndarray
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    name: str = ""
 
 
 class View(NamedTuple):
@@ -89,7 +91,7 @@ def packed(figure: Figure, pool: dict[tuple[float | None, ...], int]) -> dict[st
         return -1 if values is None else pool.setdefault(tuple(map(_short, values.tolist())), len(pool))
 
     def data(view: View) -> dict[str, Any]:
-        series = [[one.line, one.name if one.line < 0 else "", *map(place, one[2:])] for one in view.series]
+        series = [[line, name, *map(place, values)] for line, *values, name in view.series]
         return {name: getattr(view, name) for name in ("kind", "x", "y", "says", "labels")} | {"series": series}
 
     return {"key": figure.key, "views": {key: data(view) for key, view in figure.views.items()}}
@@ -102,8 +104,7 @@ def curves(lines: Lines) -> list[Figure]:
     views: dict[str, View] = {}
     for metric, label in metrics.items():
         for name, axis in axes.items():
-            found = [_curve(lines, place, metric, name) for place in range(len(lines))]
-            series = [one._replace(x=one.x / axis.scale) for one in found if one is not None]
+            series = [one for place in range(len(lines)) if (one := _curve(lines, place, metric, name))]
             says = _ends(lines, series, metric)
             views[f"{metric}|{name}"] = View("lines", axis.label, label, series, says)
     metrics = {name: label for name, label in metrics.items() if views[f"{name}|{next(iter(axes))}"].series}
@@ -119,11 +120,10 @@ def curves(lines: Lines) -> list[Figure]:
 
 def by_axis(lines: Lines) -> list[Figure]:
     """Returns the figure of metrics by the values of each axis of a sweep; none without an axis of several values."""
-    axes = dict.fromkeys(axis for line in lines for axis in line.place if axis != "result")
-    columns = {axis: list(dict.fromkeys(line.place.get(axis, "") for line in lines)) for axis in axes}
-    values = {axis: column for axis, column in columns.items() if len(column) > 1}
-    known = metrics_of(lines)
-    metrics = {name: known[name] for name in known if any(np.isfinite(last(line, name)).any() for line in lines)}
+    places = pd.DataFrame([line.place for line in lines]).drop(columns="result", errors="ignore").fillna("")
+    values = {str(axis): column.unique().tolist() for axis, column in places.items() if column.nunique() > 1}
+    metrics = metrics_of(lines)
+    metrics = {name: metrics[name] for name in metrics if any(np.isfinite(last(line, name)).any() for line in lines)}
     if not values or not metrics:
         return []
     views = {
@@ -138,18 +138,18 @@ def by_axis(lines: Lines) -> list[Figure]:
 
 def staleness(lines: Lines) -> list[Figure]:
     """Returns the histogram of the staleness of updates; none without arrivals."""
-    ages = [(place, staleness_of(line.runs).astype(int)) for place, line in enumerate(lines)]
-    ages = [(place, age) for place, age in ages if age.size]
-    if not ages:
+    ages = [staleness_of(line.runs).astype(int) for line in lines]
+    every = np.concatenate(ages)
+    if not every.size:
         return []
-    every = np.concatenate([age for _, age in ages])
-    worst = int(every.max())
+    worst = every.max()
     width = -(-(worst + 1) // _BINS)
     bins = worst // width + 1
-    labels = [str(at * width) if width == 1 else f"{at * width}–{(at + 1) * width - 1}" for at in range(bins)]
+    labels = [str(at) if width == 1 else f"{at * width}–{(at + 1) * width - 1}" for at in range(bins)]
     series = [
-        Series(place, lines[place].name, np.arange(bins), 100 * np.bincount(age // width, minlength=bins) / age.size)
-        for place, age in ages
+        Series(place, np.arange(bins), 100 * np.bincount(age // width, minlength=bins) / age.size)
+        for place, age in enumerate(ages)
+        if age.size
     ]
     said = f"Mean {every.mean():.2f}, median {np.median(every):g}, at most {every.max():,}, of {every.size:,} updates."
     kind = "bars" if len(lines) <= _GROUPED else "lines"
@@ -167,12 +167,12 @@ def participation(lines: Lines) -> list[Figure]:
     says = f"{every.min():,.4g} to {every.max():,.4g} arrivals per client, {(every == 0).sum():,} clients never."
     if len(lines) > 1 or every.size > _BARS:
         series = []
-        for place, (line, values) in enumerate(zip(lines, counts, strict=True)):
+        for place, values in enumerate(counts):
             chosen = thin(values.size, _RANKS)
-            series.append(Series(place, line.name, chosen + 1.0, -np.sort(-values)[chosen]))
+            series.append(Series(place, chosen + 1.0, -np.sort(-values)[chosen]))
         view = View("lines", "clients, the one with most first", "arrivals", series, says)
     else:
-        series = [Series(0, lines[0].name, np.arange(every.size), every)]
+        series = [Series(0, np.arange(every.size), every)]
         view = View("bars", "client", "arrivals", series, says, names_of(lines[0].runs[0]))
     lead = "How often the updates of each client arrived" + (", means over seeds." if len(lines[0].runs) > 1 else ".")
     return [Figure("participation", "Participation", lead, {}, {"": view})]
@@ -183,16 +183,15 @@ def spread(lines: Lines) -> list[Figure]:
     runs = [run for line in lines for run in line.runs]
     if len(runs) != 1 or "client_accuracy" not in runs[0].variables:
         return []
-    run = runs[0].isel(population=np.isfinite(runs[0]["client_accuracy"].values).any(axis=0))
-    evaluated = np.isfinite(run["client_accuracy"].values).all(axis=1)
-    accuracy = 100 * run["client_accuracy"].values[evaluated]
-    time = run["eval_time"].values[evaluated]
+    names = ["client_accuracy"]
+    run = runs[0].dropna("population", how="all", subset=names).dropna("evaluation", subset=names)
+    accuracy, time = 100 * run["client_accuracy"].values, run["eval_time"].values
     if not accuracy.size:
         return []
     low, median, high = np.percentile(accuracy, [10, 50, 90], axis=1)
-    worst = 100 * run["clients_worst_accuracy"].values[evaluated]
-    bands = [Series(-1, "median, band of 10 to 90 % of clients", time, median, low, high)]
-    bands.append(Series(-1, "mean of the worst 10 %", time, worst))
+    worst = 100 * run["clients_worst_accuracy"].values
+    bands = [Series(-1, time, median, low, high, "median, band of 10 to 90 % of clients")]
+    bands.append(Series(-1, time, worst, name="mean of the worst 10 %"))
     says = (
         f"At the end, half of the {accuracy.shape[1]:,} clients have at least {median[-1]:.1f} %; the worst 10 % have "
         f"{worst[-1]:.1f} % on average, the best client {accuracy[-1].max():.1f} %."
@@ -213,17 +212,12 @@ def _curve(lines: Lines, place: int, metric: str, axis: str) -> Series | None:
     points = max(40, min(400, _POINTS // len(lines)))
     if not found or not all(one.at.size for one in found):
         return None
-    if len(found) == 1:
-        chosen = thin(found[0].at.size, points)
-        return Series(place, lines[place].name, found[0].at[chosen], scale_of(metric) * found[0].values[chosen])
-    found = [to_its_end(*one, axis) for one in zip(runs, found, strict=True)]
+    if len(found) > 1:
+        found = [to_its_end(*one, axis) for one in zip(runs, found, strict=True)]
     at, mean, std = over_seeds(found, min(_GRID, points), scale_of(metric))
-    return Series(place, lines[place].name, at, mean, mean - std, mean + std) if at[0] <= at[-1] else None
-
-
-def thin(count: int, most: int) -> np.ndarray:
-    """Returns the indices of at most `most` of `count` points, including the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+    chosen = thin(at.size, points)
+    band = (mean - std, mean + std) if len(found) > 1 else ()
+    return Series(place, at[chosen] / AXES[axis].scale, mean[chosen], *band) if at[0] <= at[-1] else None
 
 
 def _ends(lines: Lines, series: Sequence[Series], metric: str) -> str:
@@ -254,18 +248,14 @@ def listed(lines: Lines, values: dict[str, float], metric: str) -> str:
 
 def _by_value(lines: Lines, metric: str, label: str, axis: str, values: list[str]) -> View:
     """Returns mean and standard deviation of a metric over the finished runs with each value of an axis."""
-    runs: list[list[float]] = [[] for _ in values]
-    failed = 0
-    for line in lines:
-        found = last(line, metric)
-        finite = found[np.isfinite(found)]
-        runs[values.index(line.place.get(axis, ""))].extend(finite)
-        failed += found.size - finite.size
-    places = [place for place, group in enumerate(runs) if group]
-    mean = np.asarray([np.mean(runs[place]) for place in places])
-    std = np.asarray([np.std(runs[place], ddof=1) if len(runs[place]) > 1 else 0.0 for place in places])
-    said = listed(lines, dict(zip([values[place] for place in places], mean.tolist(), strict=True)), metric)
+    numbers = [(values.index(line.place.get(axis, "")), number) for line in lines for number in last(line, metric)]
+    runs = pd.DataFrame(numbers, columns=["place", "number"])
+    finite = runs[np.isfinite(runs.number)]
+    groups = finite.groupby("place").number
+    mean, std = groups.mean(), groups.std().fillna(0.0)
+    said = listed(lines, {values[place]: number for place, number in mean.items()}, metric)
+    failed = len(runs) - len(finite)
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
-    series = Series(-1, "mean", np.asarray(places, float), mean, mean - std, mean + std)
+    series = Series(-1, mean.index.values, mean.values, (mean - std).values, (mean + std).values, "mean")
     labels = [value.removeprefix(f"{axis}=") for value in values]
     return View("points", axis, label, [series], f"Means {in_words(lines[0].at)}: {said}{left}", labels)

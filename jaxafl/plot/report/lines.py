@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -11,9 +11,9 @@ import xarray as xr
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import label_of
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
-from jaxafl.results.curves import falls, has_failed, percent, scale_of, stated, value
+from jaxafl.results.curves import falls, has_failed, note, percent, scale_of, stated, value
 from jaxafl.results.failures import place_of
-from jaxafl.results.tables.members import OF_A_RUN, Results, by_name, members
+from jaxafl.results.tables.members import OF_A_RUN, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock", "attack")
@@ -28,14 +28,12 @@ class Line(NamedTuple):
         name: name on the page.
         runs: one run per seed, without dimensions of a sweep.
         place: axis -> value, as text; also `result` -> name if there are several results.
-        result: name of its result.
         at: the point at which runs are compared, see `jaxafl.Comparison`.
     """
 
     name: str
     runs: list[xr.Dataset]
     place: dict[str, str]
-    result: str
     at: At = "last"
 
 
@@ -64,10 +62,10 @@ def lines_of(results: Mapping[str, xr.Dataset], at: At = "last") -> list[Line]:
     """
     found = []
     for name, dataset in results.items():
-        for member in members(cast(Results, {name: dataset}), "eval_time", *_evaluated(dataset)):
+        for member in members({name: dataset}, "eval_time", *_evaluated(dataset)):
             label = ", ".join(member.place.values()) if len(results) == 1 and member.place else member.name
             place = ({"result": name} if len(results) > 1 else {}) | member.place
-            found.append(Line(label, [_with_clients(run) for run in member.runs], place, name, at))
+            found.append(Line(label, [_with_clients(run) for run in member.runs], place, at))
     return found
 
 
@@ -88,15 +86,14 @@ def last(line: Line, metric: str, at: At | None = None) -> np.ndarray:
 
     Runs that failed or have not run have NaN.
     """
-    at = line.at if at is None else at
-    found = [value(run, metric, at) if metric in run.variables else np.nan for run in line.runs]
+    found = [value(run, metric, at or line.at) if metric in run.variables else np.nan for run in line.runs]
     return scale_of(metric) * np.asarray(found)
 
 
-def score(line: Line, metric: str) -> float:
-    """Returns a score by which larger is better; minus infinity if a run failed."""
+def score(line: Line, metric: str) -> float | None:
+    """Returns a score by which larger is better; `None` if a run failed, or its metric is infinite."""
     mean = float(last(line, metric).mean())
-    return -np.inf if np.isnan(mean) else -mean if lower(line.runs, metric) else mean
+    return None if not np.isfinite(mean) else -mean if lower(line.runs, metric) else mean
 
 
 def lower(runs: Sequence[xr.Dataset], metric: str) -> bool | None:
@@ -110,12 +107,6 @@ def lower(runs: Sequence[xr.Dataset], metric: str) -> bool | None:
 def steps_made(run: xr.Dataset) -> int:
     """Returns the number of server steps that a run made."""
     return int(np.isfinite(run["time"].values).sum())
-
-
-def note(run: xr.Dataset, name: str) -> Any:
-    """Returns an attribute of a run, or the variable that replaces it if the members of a sweep differ; else `None`."""
-    found = np.asarray(stated(run, name)).item()
-    return None if str(found) in ("None", "nan", "") else found
 
 
 def ending(run: xr.Dataset) -> str:

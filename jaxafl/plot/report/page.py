@@ -11,8 +11,6 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from jaxafl.options import UserError, as_path
 from jaxafl.plot.heat_map import heat_map
 from jaxafl.plot.report import figures, settings, tables
@@ -165,12 +163,8 @@ def _data(lines: Lines, drawn: Sequence[Figure]) -> str:
     """Returns the JSON data of the script, with `<` escaped because it could end the script element."""
     pool: dict[tuple[float | None, ...], int] = {}
     metric = next(iter(metrics_of(lines)), "loss")
-    scores = [score(line, metric) for line in lines]
     data = {
-        "lines": [
-            {"name": line.name, "score": number if np.isfinite(number) else None}
-            for line, number in zip(lines, scores, strict=True)
-        ],
+        "lines": [{"name": line.name, "score": score(line, metric)} for line in lines],
         "figures": [packed(figure, pool) for figure in drawn],
         "pool": [*pool],
         "colours": MANY,

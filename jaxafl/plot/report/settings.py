@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from jaxafl.plot.report.lines import MANY, PARTS, Line, Lines, note
+from jaxafl.plot.report.lines import MANY, PARTS, Line, Lines
 from jaxafl.plot.report.markup import ABSENT, Html, element, table
 from jaxafl.references import citation
+from jaxafl.results.curves import note
 
 _RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
 _GROUPS = ("server", "clock", "client", "attack", "data", "model", "run")
@@ -29,7 +30,7 @@ def settings(lines: Lines) -> Html:
             groups[part if part in groups else "run"].append([name or part, column[0]])
     parts = []
     if differing:
-        names = [line.name or line.result for line in lines] if few else ["values"]
+        names = [line.name for line in lines] if few else ["values"]
         title = f"Options in which {'they' if few else 'members'} differ"
         parts.append(element("div", table(title, ["option", *names], differing), class_="wide"))
     for part, rows in groups.items():
@@ -41,7 +42,7 @@ def settings(lines: Lines) -> Html:
 def cited(lines: Lines) -> str:
     """Returns the BibTeX of all results, each entry once."""
     texts = [note(run, "citation") or citation() for line in lines for run in line.runs]
-    return "\n\n".join(dict.fromkeys(entry for text in dict.fromkeys(texts) for entry in str(text).split("\n\n")))
+    return "\n\n".join(dict.fromkeys(entry for text in texts for entry in text.split("\n\n")))
 
 
 def _flat(line: Line) -> dict[str, str]:

@@ -32,7 +32,7 @@ def summary(lines: Lines) -> Html:
         if metric == "accuracy":
             columns[f"{label_of(metric)}, best"] = _spread(lines, metric, "best")
     columns["server steps"] = _means(lines, steps_made, ",.6g")
-    columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
+    columns["simulated time (s)"] = _means(lines, lambda run: np.nanmax(run["time"].values, initial=0.0), ",.4g")
     known = set.intersection(*(set(line.runs[0].variables) for line in lines))
     if "staleness" in known:
         columns["client updates"] = _means(lines, lambda run: staleness_of([run]).size, ",.6g")
@@ -42,15 +42,11 @@ def summary(lines: Lines) -> Html:
         ages = [staleness_of(line.runs) for line in lines]
         columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
         columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
-    costs = {
-        "MB up": "bytes_up",
-        "MB down": "bytes_down",
-        "energy (J)": "joules",
-        "carbon (g)": "grams",
-    }
-    for title, name in costs.items():
+    mega = AXES["bytes"].scale
+    costs = {"MB up": ("bytes_up", mega), "MB down": ("bytes_down", mega)}
+    costs |= {"energy (J)": ("joules", 1.0), "carbon (g)": ("grams", 1.0)}
+    for title, (name, unit) in costs.items():
         if name in known:
-            unit = AXES["bytes"].scale if title.startswith("MB") else 1.0
             columns[title] = _means(lines, lambda run, name=name, unit=unit: run[name].values.sum() / unit, ",.4g")  # type: ignore[misc]
     noise = [_epsilon(line) for line in lines]
     columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
@@ -62,7 +58,7 @@ def summary(lines: Lines) -> Html:
     if len(lines) == 1:
         rows = [[name, *cells] for name, cells in columns.items()]
         return element("div", table(f"Results{several}", ["quantity", "value"], rows), class_="single")
-    rows = [[line.name, *(cells[place] for cells in columns.values())] for place, line in enumerate(lines)]
+    rows = [[line.name, *cells] for line, *cells in zip(lines, *columns.values(), strict=True)]
     return table(f"Results{several}", header, rows, sortable=True)
 
 
@@ -98,7 +94,7 @@ def paired(comparison: Any, reference: str | None) -> Html:
 def _spread(lines: Lines, metric: str, at: At | None = None) -> list[Cell]:
     """Returns the mean of a metric at a point, by default that of the line, and its deviation over the runs."""
     rows = [last(line, metric, at) for line in lines]
-    places = decimals([float(np.std(row, ddof=1)) if len(row) > 1 else np.nan for row in rows])
+    places = decimals([row.std(ddof=1) if len(row) > 1 else np.nan for row in rows])
     cells = []
     for row in rows:
         missing, mean = int((~np.isfinite(row)).sum()), float(row.mean())

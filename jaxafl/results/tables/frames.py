@@ -22,7 +22,6 @@ TABLES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
 }
 """Table -> dimensions of a row, a variable that is missing in padding rows, and columns with fewer dimensions."""
 _RUN = "run of the table"  # dimension of a result that has no other
-_OF_A_RUN = {"step", "arrival", "evaluation", "version", "population"}
 
 
 def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
@@ -80,7 +79,7 @@ def _frame(result: xr.Dataset, table: str) -> pd.DataFrame:
     if key and key not in result.variables:
         advice = '; run(diagnostics="per_client") evaluates single clients' if table == "client_evaluations" else ""
         raise UserError(f"tidy: this result has no {key}, of which the table {table!r} is made{advice}")
-    swept = [str(dim) for dim in result["time"].dims if dim not in _OF_A_RUN]
+    swept = [str(dim) for dim in result["time"].dims if dim != "step"]
     order = [*swept, *dims] or [_RUN]
     shown = []
     for name, variable in result.variables.items():

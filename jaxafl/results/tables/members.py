@@ -63,10 +63,10 @@ def finished_members(results: Results, *variables: str) -> list[Member]:
         TypeError, ValueError: see `members`, or no run is finished.
     """
     found = members(results, *variables)
-    kept = [one._replace(runs=[run for run in one.runs if _are_finished(run).all()]) for one in found]
-    if not any(one.runs for one in kept):
-        raise UserError("there is no run to plot: none is finished")
-    return [one for one in kept if one.runs]
+    finished = [one._replace(runs=[run for run in one.runs if _are_finished(run).all()]) for one in found]
+    if kept := [one for one in finished if one.runs]:
+        return kept
+    raise UserError("there is no run to plot: none is finished")
 
 
 def unfinished(results: Results | Any) -> str:
@@ -108,10 +108,10 @@ def by_name(results: Any, single: str, owner: str) -> Mapping[str, xr.Dataset]:
     return named
 
 
-def heading(results: Results) -> str:
-    """Returns the title of a single result, and notes of failed and unfinished runs."""
+def heading(results: Results, *notes: str) -> str:
+    """Returns the title of a single result, and notes of failed and unfinished runs; other notes follow."""
     title = titled(str(results.attrs.get("title", "")), results) if isinstance(results, xr.Dataset) else ""
-    return "\n".join(filter(None, [title, unfinished(results)]))
+    return "\n".join(filter(None, [title, unfinished(results), *notes]))
 
 
 def titled(name: str, result: xr.Dataset) -> str:

@@ -7,6 +7,7 @@ from math import floor, isfinite, log10
 from typing import NamedTuple
 
 from jaxafl.options import check_choice
+from jaxafl.results.curves import percent
 
 _LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
@@ -43,6 +44,11 @@ def table(form: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> s
         return "\n".join([begin, r"\toprule", body[0], r"\midrule", *body[1:], r"\bottomrule", end])
     rule = ["---", *["---:"] * (len(header) - 1)]
     return "\n".join(f"| {' | '.join(line)} |" for line in [heads, rule, *lines])
+
+
+def header_of(metric: str) -> str:
+    """Returns the name of a metric in words, with (%) if it is shown in percent."""
+    return f"{metric.replace('_', ' ')}{' (%)' * percent(metric)}"
 
 
 def decimals(deviations: Sequence[float]) -> int:
