@@ -121,14 +121,11 @@ class shrinking(correction.Correction):
         return jax.tree.map(jnp.sum, row), None
 
 
-class own(correction.Correction):
+class own(shrinking):
     """Counts its runs, in numbers of Python."""
 
     def init(self, params: Any) -> Any:
         return 0, 0.0
-
-    def gradient(self, gradient: Any, params: Any, row: Any, shared: Any, run: Any) -> Any:
-        return gradient
 
     def finish(self, moved: Any, row: Any, shared: Any, run: Any) -> Any:
         return row + 1, None
