@@ -18,8 +18,7 @@ import jaxafl as afl
 from jaxafl import upload
 from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.server import Outcome, Server
-from tests.problems import classifier, descent, quadratic
-from tests.test_dp_sgd import Normalised
+from tests.problems import Normalised, classifier, descent, quadratic
 from tests.variants import slow_but
 
 DELTA = 1e-5
