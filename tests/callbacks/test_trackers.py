@@ -14,11 +14,7 @@ import pytest
 import jaxafl as afl
 from jaxafl.callbacks import MLflow, TensorBoard, WandB
 from tests.callbacks.conftest import broken, simulation
-
-
-def right(labels: np.ndarray, outputs: np.ndarray) -> float:
-    return float((outputs.argmax(-1) == labels).mean())
-
+from tests.test_set_metrics import right
 
 EXTRA: dict[str, Any] = {"metrics": {"right": right}}  # what all trackers record too
 

@@ -126,15 +126,12 @@ def momenta(part: Any, schedule: Any, models: list[np.ndarray], batch_size: int 
         if batch_size is not None:
             key = per_run(purpose_key(seed_key(SEED), Purpose.BATCH), jnp.int32(client), jnp.int32(run))
             rows = np.asarray(drawn(key, jnp.int32(0), batch_size, jnp.int32(one.num_samples)))
-
-        def gradient(at: np.ndarray, one: Any = one, rows: Any = rows) -> np.ndarray:
-            return (one.a[rows] * (at - one.c[rows])).mean(0)
-
         d, before = own.get(client, (np.zeros(3), None))
         if isinstance(part, correction.local_momentum):
-            d = (1 - part.momentum) * gradient(x) + part.momentum * d
+            d = (1 - part.momentum) * one.gradient(x, rows) + part.momentum * d
         else:
-            d = gradient(x) + (0 if before is None else (1 - part.beta) * (d - gradient(before)))
+            more = 0 if before is None else (1 - part.beta) * (d - one.gradient(before, rows))
+            d = one.gradient(x, rows) + more
         own[client] = d, x
         yield client, d
 
