@@ -106,24 +106,11 @@ def test_the_server_receives_what_the_formula_says(name: str) -> None:
         np.testing.assert_allclose(found, formula(row), rtol=1e-6, atol=1e-7)
 
 
-@pytest.fixture(scope="module")
-def computed() -> np.ndarray:
-    return received()
-
-
 @pytest.mark.slow
-def test_every_arrival_has_passed_the_chain_once(computed: np.ndarray) -> None:
-    part, formula = FORMULAS["chain"]
-    expected = np.stack([[formula(row) for row in step] for step in computed])
-    np.testing.assert_allclose(received(part), expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(received(part, waiting()), expected, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.slow
-def test_noise_is_that_of_the_run_for_any_number_of_takings(computed: np.ndarray) -> None:
+def test_noise_is_that_of_the_run_for_any_number_of_takings() -> None:
     part = upload.add_noise(1.0)
     first = simulation(part).run(STEPS, seed=3)
-    np.testing.assert_allclose(first.computed_delta_norm, np.linalg.norm(computed, axis=-1), rtol=1e-6)
+    np.testing.assert_allclose(first.computed_delta_norm, np.linalg.norm(received(), axis=-1), rtol=1e-6)
     assert not np.isclose(vectors(first), vectors(simulation(part).run(STEPS, seed=4))).any()
     check_repeated(simulation(part, clock=afl.clock.bernoulli(1.0, 0.3)))
 

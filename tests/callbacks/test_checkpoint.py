@@ -155,24 +155,22 @@ def test_bad_input_is_named_before_anything_is_compiled(
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
-    """A folder with checkpoints after 8 and 16 of 20 server steps, and the result of the whole run."""
+def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with checkpoints after 8 and 16 of 20 server steps."""
     folder = tmp_path_factory.mktemp("saved")
-    sim, how = simulation(), {"folder": folder, "checkpoint_every": 8, "eval_every": EVERY}
-    broken(sim, 20, 20, **how)
+    broken(simulation(), 20, 20, folder=folder, checkpoint_every=8, eval_every=EVERY)
     assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
-    return folder, sim.run(20, eval_every=EVERY)
+    return folder
 
 
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_checkpoint_is_passed_over(
-    damage: str, place: int, saved: tuple[pathlib.Path, Any], tmp_path: pathlib.Path
+    damage: str, place: int, saved: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     """Wherever it is: the newest whole one is found, or what was read is right."""
-    folder, _ = saved
-    shutil.copytree(folder, tmp_path / "run")
+    shutil.copytree(saved, tmp_path / "run")
     files = [path for path in (tmp_path / "run" / "1").rglob("*") if path.is_file()]
     file = sorted(files)[place % len(files)]
     content = bytearray(file.read_bytes())
@@ -182,7 +180,7 @@ def test_a_damaged_checkpoint_is_passed_over(
         for at in range(len(content) * place // 6, len(content), max(1, len(content) // 3)):
             content[at] ^= 0x10
         file.write_bytes(content)
-    whole = store.newest(folder)
+    whole = store.newest(saved)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = store.newest(tmp_path / "run")

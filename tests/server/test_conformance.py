@@ -337,7 +337,7 @@ def check(name: str, kind: str, precision: str, seed: int) -> xr.Dataset:
     return result
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+@pytest.mark.parametrize("name", sorted(QUICK))
 def test_servers_follow_their_references(name: str) -> None:
     check(name, "late", "float64", 3)
 
