@@ -7,6 +7,7 @@ import functools
 import types
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ import xarray as xr
 from jaxafl.client import Client, batches
 from jaxafl.clock import free_running, trace, uniform
 from jaxafl.data import FederatedData, from_arrays, synthetic
-from jaxafl.models import from_functions, logistic
+from jaxafl.models import BatchNorm, from_functions, logistic
 from jaxafl.models.model import Batch, Model
 from jaxafl.server import fedbuff
 from jaxafl.simulation import Simulation
@@ -107,6 +108,16 @@ def descent(**parts: Any) -> Simulation:
 def points(clients: int = 4, max_size: int = 40) -> FederatedData:
     """Synthetic samples of 60 numbers with one of ten labels."""
     return synthetic(1.0, 1.0, clients=clients, max_size=max_size)
+
+
+class Normalised(nn.Module):
+    """Batch normalisation that leaves padding out, and a dense layer."""
+
+    outputs: int = 10
+
+    @nn.compact
+    def __call__(self, x: Any, train: bool, mask: Any = None) -> Any:
+        return nn.Dense(self.outputs)(BatchNorm()(x.reshape(len(x), -1), train, mask))
 
 
 LOGISTIC = logistic(10)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -14,9 +13,8 @@ from scipy.stats import norm
 import jaxafl as afl
 from jaxafl import attack
 from jaxafl.client.attack.colluding import supporters_z
-from jaxafl.client.upload import Sent
 from jaxafl.data import from_arrays
-from tests.test_upload import STEPS, simulation, still, vectors, waiting
+from tests.test_upload import SENT, STEPS, check_repeated, drawn, simulation, still, vectors, waiting
 
 PLACES = afl.clock.uniform(1, 3)
 WHO = [1, 4]
@@ -57,11 +55,7 @@ def test_an_attack_comes_after_the_upload_whatever_the_takings() -> None:
     np.testing.assert_allclose(added[~of_attackers(first)], 0, atol=1e-7)
     assert np.std(added[of_attackers(first)]) == pytest.approx(2, rel=0.4)
     np.testing.assert_allclose(vectors(attacked(given, clip, waiting()).run(STEPS, seed=3)), vectors(first), rtol=1e-5)
-    again = attacked(given, clip, clock=afl.clock.bernoulli(1.0, 0.3)).run(STEPS, seed=3)
-    runs = again.run_index.values
-    same = (runs[1:] == runs[:-1]) & (runs[1:] >= 0) & of_attackers(again)[1:]
-    assert same.any()
-    np.testing.assert_array_equal(vectors(again)[1:][same], vectors(again)[:-1][same])
+    check_repeated(attacked(given, clip, clock=afl.clock.bernoulli(1.0, 0.3)), WHO)
 
 
 def test_forged_vectors_have_the_moments_of_the_formulas() -> None:
@@ -69,9 +63,7 @@ def test_forged_vectors_have_the_moments_of_the_formulas() -> None:
 
     def draws(given: Any, seed: int = 0) -> np.ndarray:
         part = dataclasses.replace(given.prepare(3, 10, seed), clients=jnp.bool_(True))
-        keys = jax.vmap(jax.random.key)(jnp.arange(3000))
-        zero = jnp.int32(0)
-        return np.asarray(jax.vmap(lambda key: part.sent(v, Sent(zero, zero, zero, zero, key)))(keys))
+        return drawn(lambda sent: part.sent(v, sent), 3000)
 
     who = {"clients": [0]}
     np.testing.assert_allclose(np.cov(draws(attack.gaussian(0.5, **who)).T), 0.25 * np.eye(4), atol=0.03)
@@ -231,9 +223,8 @@ def test_a_forged_update_is_as_large_as_an_honest_one() -> None:
         def forge(self, delta: Any, sent: Any) -> Any:
             return delta[:2]
 
-    none = jnp.int32(0)
     with pytest.raises(ValueError, match=r"`forge` of the attack mine must return float32\[3\], as it was given"):
-        mine(clients=[1]).sent({"w": jnp.ones(3)}, Sent(none, none, none, none, jax.random.key(0)))
+        mine(clients=[1]).sent({"w": jnp.ones(3)}, SENT)
 
 
 @pytest.mark.parametrize(

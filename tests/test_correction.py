@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -32,29 +32,30 @@ def simulation(part: Any, clock: Any, server: Any = None, **options: Any) -> afl
     return descent(client=afl.Client(**given | options), server=server, clock=clock)
 
 
-def gradient(client: int, w: np.ndarray) -> np.ndarray:
-    one = quadratic().clients[client]
-    return (one.a * (w - one.c)).mean(0)
+def scaffold_loop(
+    schedule: Any, rates: Sequence[float] = (RATE,) * K, body: int = 3, corrects: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """x_0 .. x_T by Algorithm 1 of the paper, with the c that each run got with its model, and what stays at clients.
 
-
-def scaffold_loop(schedule: Any, rates: Callable[[int], float]) -> np.ndarray:
-    """x_0 .. x_T by Algorithm 1 of the paper, with the c that each run got with its model."""
-    models, shared, own = [np.array(START)], [np.zeros(3)], np.zeros((6, 3))
+    Of START, `body` numbers are sent. The others are those of each client at the end, [6, 3 - body].
+    """
+    models, own = [np.array(START[:body])], np.zeros((6, body))
+    shared, heads = [np.zeros(body)], np.tile(START[body:], (6, 1))
     for step in range(schedule.server_steps):
-        deltas, messages = [], []
+        deltas, messages = [np.zeros(body)], [np.zeros(body)]
         for place in np.nonzero(schedule.mask[step])[0]:
             client, version = schedule.client[step, place], schedule.version[step, place]
-            x, c = models[version].copy(), shared[version]
-            for k in range(K):
-                x -= rates(k) * (gradient(client, x) - own[client] + c)
-            moved = x - models[version]
-            after = own[client] - c - moved / sum(map(rates, range(K)))
-            deltas.append(moved)
-            messages.append(after - own[client])
-            own[client] = after
-        models.append(models[-1] + (np.mean(deltas, axis=0) if deltas else 0))
-        shared.append(shared[-1] + np.sum(messages, axis=0) / 6 if messages else shared[-1])
-    return np.stack(models)
+            x, c = np.append(models[version], heads[client]), shared[version]
+            for rate in rates:
+                change = np.append(c - own[client], 0 * heads[client])
+                x = x - rate * (quadratic().clients[client].gradient(x) + corrects * change)
+            heads[client] = x[body:]
+            deltas.append(x[:body] - models[version])
+            messages.append(-c - deltas[-1] / sum(rates))
+            own[client] += messages[-1]
+        models.append(models[-1] + np.sum(deltas, axis=0) / max(len(deltas) - 1, 1))
+        shared.append(shared[-1] + np.sum(messages, axis=0) / 6)
+    return np.stack(models), heads
 
 
 def feddyn_loop(schedule: Any, alpha: float) -> np.ndarray:
@@ -66,7 +67,7 @@ def feddyn_loop(schedule: Any, alpha: float) -> np.ndarray:
             client, start = schedule.client[step, place], models[schedule.version[step, place]]
             x = start.copy()
             for _ in range(K):
-                x -= RATE * (gradient(client, x) - own[client] + alpha * (x - start))
+                x -= RATE * (quadratic().clients[client].gradient(x) - own[client] + alpha * (x - start))
             own[client] -= alpha * (x - start)
             deltas.append(x - start)
         h = h - alpha / 6 * np.sum(deltas, axis=0) if deltas else h
@@ -79,7 +80,7 @@ def models_of(sim: afl.Simulation, **how: Any) -> np.ndarray:
 
 
 ALGORITHMS: dict[str, tuple[Any, Callable[[Any], np.ndarray]]] = {
-    "scaffold": (correction.scaffold(), lambda schedule: scaffold_loop(schedule, lambda k: RATE)),
+    "scaffold": (correction.scaffold(), lambda schedule: scaffold_loop(schedule)[0]),
     "feddyn": (correction.feddyn(0.5), lambda schedule: feddyn_loop(schedule, 0.5)),
 }
 
@@ -97,7 +98,7 @@ def test_a_correction_is_its_algorithm(name: str, clock: str) -> None:
 def test_rates_of_schedules_are_summed() -> None:
     rates = optax.linear_schedule(0.3, 0.05, 3)
     sim = simulation(correction.scaffold(), CLOCKS["free"](), learning_rate=rates)
-    want = scaffold_loop(sim.schedule(STEPS, seed=3), lambda k: float(rates(k)))
+    want, _ = scaffold_loop(sim.schedule(STEPS, seed=3), [float(rates(k)) for k in range(K)])
     np.testing.assert_allclose(models_of(sim), want, rtol=2e-5, atol=1e-5)
 
 
@@ -121,14 +122,11 @@ class shrinking(correction.Correction):
         return jax.tree.map(jnp.sum, row), None
 
 
-class own(correction.Correction):
+class own(shrinking):
     """Counts its runs, in numbers of Python."""
 
     def init(self, params: Any) -> Any:
         return 0, 0.0
-
-    def gradient(self, gradient: Any, params: Any, row: Any, shared: Any, run: Any) -> Any:
-        return gradient
 
     def finish(self, moved: Any, row: Any, shared: Any, run: Any) -> Any:
         return row + 1, None

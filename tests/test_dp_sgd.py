@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.client import begin, dp_sgd, local_step
-from tests.problems import classifier, descent
+from tests.problems import Normalised, classifier, descent
 
 OPTIONS: dict[str, Any] = {"learning_rate": 0.1, "max_norm": 0.7, "noise_multiplier": 0.0}
 X = np.asarray([[1.0, 2.0], [0.0, 0.1], [-3.0, 1.0], [9.0, 9.0]], np.float32)
@@ -76,12 +75,6 @@ def test_other_optimisers_begin_with_the_private_aggregate() -> None:
     assert np.isfinite(simulation(optax.chain(aggregate, optax.adam(0.1))).run(6).final_loss)
     swept = afl.sweep(simulation(dp_sgd, **noisy), {"client.noise_multiplier": [0.0, 2.0]}, 6)
     np.testing.assert_allclose(swept.delta_norm[1], ours.delta_norm, rtol=1e-6)
-
-
-class Normalised(nn.Module):
-    @nn.compact
-    def __call__(self, x: Any, train: bool, mask: Any) -> Any:
-        return nn.Dense(10)(afl.models.BatchNorm()(x, train, mask))
 
 
 @pytest.mark.parametrize(

@@ -16,15 +16,7 @@ import pytest
 
 from jaxafl import models, results, server
 from jaxafl.client import Client
-from jaxafl.clock import (
-    constant,
-    free_running,
-    lognormal,
-    suspension,
-    synchronous,
-    trace,
-    uniform,
-)
+from jaxafl.clock import constant, free_running, lognormal, suspension, synchronous, trace, uniform
 from jaxafl.data import synthetic
 from jaxafl.simulation import Simulation
 from tests.problems import descent, observe_w, quadratic

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 
 import jaxafl as afl
+from tests.problems import Normalised
 
 CLOCK = afl.clock.free_running(concurrency=2, buffer=2, durations=afl.clock.uniform(1, 2))
 STEPS = {"steps": 2, "batch_size": 4}
@@ -32,20 +33,12 @@ def simulation(model: afl.models.Model, data: Any = None, training: Any = STEPS)
     return afl.Simulation(arrays(IMAGES) if data is None else data, model, client, afl.server.fedbuff(), CLOCK)
 
 
-class Normalised(nn.Module):
+class Untold(nn.Module):
     """Batch normalisation that is not told of padding."""
 
     @nn.compact
     def __call__(self, x: Any, train: bool) -> Any:
         return nn.Dense(3)(nn.BatchNorm(use_running_average=not train)(x.reshape(len(x), -1)))
-
-
-class Masked(nn.Module):
-    """The same with the package's layer."""
-
-    @nn.compact
-    def __call__(self, x: Any, train: bool, mask: Any = None) -> Any:
-        return nn.Dense(3)(afl.models.BatchNorm()(x.reshape(len(x), -1), train, mask))
 
 
 class NormalisedNNX(nnx.Module):
@@ -58,7 +51,7 @@ class NormalisedNNX(nnx.Module):
 
 @pytest.mark.parametrize(
     "model",
-    [afl.models.from_linen(Normalised()), pytest.param(afl.models.from_nnx(NormalisedNNX), marks=pytest.mark.slow)],
+    [afl.models.from_linen(Untold()), pytest.param(afl.models.from_nnx(NormalisedNNX), marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize(
     "training",
@@ -73,7 +66,7 @@ def test_batch_statistics_of_padding_are_refused(model: Any, training: Any) -> N
         simulation(model, training=training).check()
     simulation(model).check()  # mini-batches without padding
     simulation(model, training={"epochs": 1, "batch_size": 3}).check()  # both clients hold 9 samples
-    simulation(afl.models.from_linen(Masked()), training=training).check()
+    simulation(afl.models.from_linen(Normalised(3)), training=training).check()
     simulation(afl.models.mlp(3), training=training).check()
 
 

@@ -25,7 +25,6 @@ from jaxafl.device.keys import (
     threefry,
     uniform,
 )
-from tests.oracle.random import threefry_2x32
 from tests.variants import slow_but
 
 WORD = st.integers(0, 2**32 - 1)
@@ -40,7 +39,6 @@ compiled_threefry = jax.jit(threefry)
 def test_threefry_is_the_published_generator(key: tuple[int, int], counter: tuple[int, int]) -> None:
     words = tuple(jnp.uint32(word) for word in key)
     mine = np.asarray(compiled_threefry(words, *(jnp.uint32(word) for word in counter)))
-    np.testing.assert_array_equal(mine, np.ravel(threefry_2x32(key, counter)))
     theirs = jax.extend.random.threefry_2x32(jnp.asarray(key, jnp.uint32), jnp.asarray(counter, jnp.uint32))
     np.testing.assert_array_equal(mine, theirs)
 

@@ -43,14 +43,9 @@ class watching(Server):
         return Outcome(jax.tree.map(lambda x: x + 1, params), state, info)
 
 
-def simulation(empty: bool) -> afl.Simulation:
-    return descent(server=watching(empty), clock=CLOCK)
-
-
 @pytest.mark.parametrize("empty", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_padding_is_zero_and_an_empty_step_changes_nothing(empty: bool) -> None:
-    sim = simulation(empty)
-    found = sim.run(len(UPLOADS), observe=observe_w)
+    found = descent(server=watching(empty), clock=CLOCK).run(len(UPLOADS), observe=observe_w)
     taken = np.ones(len(UPLOADS)) if empty else ARRIVALS > 0
     np.testing.assert_array_equal((found.client_id >= 0).sum("arrival"), ARRIVALS)
     np.testing.assert_array_equal(found.padding, np.where(taken, 0, np.nan))

@@ -16,6 +16,7 @@ from jaxafl import correction, upload
 from jaxafl.data import from_arrays
 from jaxafl.models import Outputs, from_functions
 from tests.problems import START, quadratic
+from tests.test_correction import scaffold_loop
 
 STEPS, RATE, K = 10, 0.2, 2
 PLACES = afl.clock.uniform(1, 3)
@@ -50,29 +51,6 @@ def simulation(clock: Any, server: Any = None, **options: Any) -> afl.Simulation
     return afl.Simulation(data, model, afl.Client(**given | options), server, clock)
 
 
-def loop(schedule: Any, scaffold: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """x_0 .. x_T of the body, [T + 1, 2], and the heads of all clients at the end, [6, 1]."""
-    clients = quadratic().clients
-    bodies, heads = [np.array(START[:2])], np.full((6, 1), START[2])
-    shared, own = [np.zeros(2)], np.zeros((6, 2))
-    for step in range(schedule.server_steps):
-        deltas, messages = [], []
-        for place in np.nonzero(schedule.mask[step])[0]:
-            client, version = schedule.client[step, place], schedule.version[step, place]
-            start, c = bodies[version], shared[version]
-            w = np.concatenate([start, heads[client]])
-            for _ in range(K):
-                gradient = (clients[client].a * (w - clients[client].c)).mean(0)
-                w = w - RATE * (gradient + scaffold * np.append(c - own[client], 0))
-            heads[client] = w[2:]
-            deltas.append(w[:2] - start)
-            messages.append(-c - deltas[-1] / (K * RATE))
-            own[client] = own[client] + messages[-1]
-        shared.append(shared[-1] + np.sum(messages, axis=0) / 6)
-        bodies.append(bodies[-1] + np.mean(deltas, axis=0))
-    return np.stack(bodies), heads
-
-
 def losses(body: np.ndarray, heads: np.ndarray) -> np.ndarray:
     """Loss of each client's model on each of its samples."""
     found = []
@@ -91,7 +69,7 @@ def observed(params: Any) -> Any:
 @pytest.mark.slow
 def test_personal_parameters_stay_with_their_client() -> None:
     sim = simulation(FREE)
-    bodies, heads = loop(sim.schedule(STEPS, seed=3))
+    bodies, heads = scaffold_loop(sim.schedule(STEPS, seed=3), [RATE] * K, 2, corrects=False)
     trained = sim.train(STEPS, seed=3, lanes=4, eval_every=1, observe=observed, diagnostics="per_client")
     result = trained.dataset
     one_by_one = sim.run(STEPS, seed=3, lanes=1, eval_every=1)  # four lanes trained runs before they had arrived
@@ -119,7 +97,7 @@ def test_personal_parameters_stay_with_their_client() -> None:
 @pytest.mark.slow
 def test_results_do_not_depend_on_how_runs_are_trained(tmp_path: Any) -> None:
     sim = simulation(FREE, correction=correction.scaffold(), upload=upload.error_feedback(upload.top_k(share=1.0)))
-    bodies, heads = loop(sim.schedule(STEPS, seed=3), scaffold=True)
+    bodies, heads = scaffold_loop(sim.schedule(STEPS, seed=3), [RATE] * K, 2)
     assert sim.traffic() == (np.ceil(2 * 33 / 8) + 8, 16)  # an index of one bit for each of two numbers
     ways: tuple[dict[str, Any], ...] = ({}, {"lanes": 4}, {"lanes": 16}, {"lanes": 4, "chunk": 2})
     for how in ways:

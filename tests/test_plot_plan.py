@@ -5,23 +5,16 @@ from __future__ import annotations
 import pathlib
 
 import numpy as np
-import pytest
 
 import jaxafl as afl
 from tests.problems import classifier, points
 
 
-@pytest.fixture(scope="module")
-def sim() -> afl.Simulation:
-    return classifier(
-        data=points(8),
-        client=afl.Client(learning_rate=0.01, steps=5, batch_size=10),
-        clock=afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.lognormal(0.0, 0.7)),
-    )
-
-
-def test_the_picture_of_a_plan_has_a_row_per_lane_and_slot(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+def test_the_picture_of_a_plan_has_a_row_per_lane_and_slot(tmp_path: pathlib.Path) -> None:
     """A bar for every run of 5 local steps, and a dot for it in the bar of the version that it starts from."""
+    client = afl.Client(learning_rate=0.01, steps=5, batch_size=10)
+    clock = afl.clock.free_running(concurrency=6, buffer=2, durations=afl.clock.lognormal(0.0, 0.7))
+    sim = classifier(data=points(8), client=client, clock=clock)
     schedule, planned = sim.schedule(20), sim.plan(20, lanes=3)
     lanes, ring = afl.plot.plan(planned).axes[:2]
     assert sorted(int(text.get_text()) for text in lanes.texts) == sorted(schedule.client[schedule.mask])

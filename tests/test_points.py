@@ -32,15 +32,6 @@ def ragged(tmp_path_factory: pytest.TempPathFactory) -> xr.Dataset:
     return found
 
 
-@pytest.fixture(scope="module")
-def sparse() -> xr.Dataset:
-    """A run in which some places of a step have no arrival."""
-    clock = afl.clock.bernoulli(upload=0.4)
-    made = simulation(clock).run(12, eval_every=6, diagnostics="drift")
-    assert 0 < made.arrived.mean() < 1
-    return made
-
-
 @pytest.mark.slow
 def test_the_final_values_are_those_of_the_last_evaluation_of_each_seed(ragged: xr.Dataset) -> None:
     for name in ("accuracy", "loss"):
@@ -111,7 +102,9 @@ def test_a_comparison_has_one_point_that_table_summary_figure_and_report_say(tmp
 
 
 @pytest.mark.slow
-def test_means_over_arrivals_leave_out_places_without_one(sparse: xr.Dataset) -> None:
+def test_means_over_arrivals_leave_out_places_without_one() -> None:
+    sparse = simulation(afl.clock.bernoulli(upload=0.4)).run(12, eval_every=6, diagnostics="drift")
+    assert 0 < sparse.arrived.mean() < 1
     there, client = sparse.arrived.values, sparse.client_id.values
     assert there.dtype == bool and sparse.arrived.dims == ("step", "arrival")
     np.testing.assert_array_equal(there, client >= 0)

@@ -18,8 +18,7 @@ import jaxafl as afl
 from jaxafl import upload
 from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.server import Outcome, Server
-from tests.problems import classifier, descent, quadratic
-from tests.test_dp_sgd import Normalised
+from tests.problems import Normalised, classifier, descent, quadratic
 from tests.variants import slow_but
 
 DELTA = 1e-5
@@ -218,15 +217,14 @@ class by_loss(Server):
         return Outcome({"w": params["w"] + step}, state, {})
 
 
-def test_batch_statistics_have_no_epsilon() -> None:
-    sim = classifier(model=afl.models.from_linen(Normalised()), clock=afl.clock.synchronous())
-    with pytest.raises(ValueError, match=r"batch statistics\) without noise"):
-        sim.schedule(2).privacy(1.0, delta=DELTA)
-
-
 class times_samples(upload.Upload):
     def apply(self, delta: Any, sent: Any) -> Any:
         return jax.tree.map(lambda leaf: sent.samples * leaf, delta)
+
+
+def held_out() -> afl.Simulation:
+    sim = simulation(server=afl.server.zeno(), clock=running(buffer=1), steps=1, learning_rate=1.0)
+    return dataclasses.replace(sim, data=sim.data.with_validation(0.4))
 
 
 ONE: dict[str, Any] = {"delta": DELTA, "noise_multiplier": 1.0}
@@ -254,6 +252,8 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (lambda: simulation(None, by_loss()), ONE, "by_loss|losses"),
     (lambda: simulation(None, correction=afl.correction.feddyn(0.1)), ONE, "feddyn"),
     (lambda: simulation(correction=by_samples(0.1)), {"delta": DELTA}, "by_samples"),
+    (lambda: classifier(model=afl.models.from_linen(Normalised())), ONE, r"batch statistics\) without noise"),
+    (held_out, {"delta": DELTA}, "zeno computes gradients on the validation set"),
 ]
 
 

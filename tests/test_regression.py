@@ -19,11 +19,11 @@ OWNERS = np.repeat(np.arange(3), [6, 9, 15])
 RATE, STEPS = 0.1, 3
 
 
-def simulation(y: np.ndarray, model: Any, **options: Any) -> afl.Simulation:
-    data = afl.data.from_arrays(X, y, OWNERS, x_test=X[::2], y_test=y[::2])
+def simulation(y: np.ndarray, model: Any, data: Any = None) -> afl.Simulation:
+    data = data or afl.data.from_arrays(X, y, OWNERS, x_test=X[::2], y_test=y[::2])
     clock = afl.clock.synchronous(durations=afl.clock.constant(1.0))
     client = afl.Client(optax.sgd, learning_rate=RATE, steps=STEPS, batch_size=None)
-    return afl.Simulation(data, model, client, afl.server.fedavg(), clock, **options)
+    return afl.Simulation(data, model, client, afl.server.fedavg(), clock)
 
 
 def linear(outputs: int, loss: Any) -> Any:
@@ -58,8 +58,7 @@ def test_a_regression_trains_and_is_evaluated_as_by_hand() -> None:
 @pytest.mark.slow
 def test_errors_of_single_clients_and_of_the_validation_set() -> None:
     data = afl.data.from_arrays(X, Y, OWNERS, test_fraction=0.4).with_validation(0.3)
-    sim = simulation(Y, linear(2, "squared_error"))
-    sim = afl.Simulation(data, sim.model, sim.client, sim.server, sim.clock)
+    sim = simulation(Y, linear(2, "squared_error"), data)
     result = sim.run(2, eval_every=1, diagnostics="per_client")
     weights = np.asarray(sim.train(2).params["kernel"])
     squares = ((data.x_test @ weights - data.y_test) ** 2).mean(1)
@@ -78,12 +77,11 @@ def test_targets_of_float64_train_in_float64() -> None:
         model = afl.models.from_linen(
             nn.Dense(2, use_bias=False, kernel_init=nn.initializers.zeros, param_dtype=np.float64), loss="squared_error"
         )
-        data = afl.data.from_arrays(X, Y.astype(float), OWNERS, x_test=X[::2], y_test=Y[::2].astype(float))
-        sim = simulation(Y, model)
-        result = afl.Simulation(data, model, sim.client, sim.server, sim.clock).run(2, eval_every=1)
+        sim = simulation(Y.astype(float), model)
+        result = sim.run(2, eval_every=1)
     errors = np.array([X[::2] @ w - Y[::2] for w in by_hand(2)])
     np.testing.assert_allclose(result.loss, (errors**2).mean((1, 2)), rtol=1e-7)
-    assert data.y_test.dtype == np.float64
+    assert sim.data.y_test.dtype == np.float64
 
 
 class Tagger(nn.Module):

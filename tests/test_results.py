@@ -18,14 +18,6 @@ from tests.problems import classifier
 
 
 @pytest.fixture(scope="module")
-def grid(sim: afl.Simulation) -> xr.Dataset:
-    """A sweep's result with texts and, as one that a user has reduced, a number without axes."""
-    servers = [afl.server.fedbuff(), afl.server.fadas(0.01)]
-    swept = afl.sweep(sim, {"seed": [0, 1], "server": servers}, 6, eval_every=3)
-    return swept.assign(final=swept.eval_time.max())
-
-
-@pytest.fixture(scope="module")
 def sim() -> afl.Simulation:
     return classifier()
 
@@ -92,8 +84,11 @@ def test_a_file_that_is_no_result(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_files_without_checksums_are_loaded(grid: xr.Dataset, tmp_path: pathlib.Path) -> None:
-    """Which xarray or h5py have written or changed since."""
+def test_files_without_checksums_are_loaded(sim: afl.Simulation, tmp_path: pathlib.Path) -> None:
+    """Which xarray or h5py have written or changed since, with texts and, as a user's means are, without axes."""
+    servers = [afl.server.fedbuff(), afl.server.fadas(0.01)]
+    grid = afl.sweep(sim, {"seed": [0, 1], "server": servers}, 6, eval_every=3)
+    grid = grid.assign(final=grid.eval_time.max())
     path, copy = tmp_path / "result.nc", tmp_path / "copy.nc"
     results.save(grid, path)
     with xr.open_dataset(path, engine="h5netcdf") as opened:

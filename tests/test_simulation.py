@@ -18,17 +18,7 @@ from jaxafl.models import from_functions
 from jaxafl.results import load
 from tests.oracle import server as oracle
 from tests.oracle.clock import answered
-from tests.problems import (
-    ORACLE_GD,
-    START,
-    assert_same,
-    descent,
-    observe_w,
-    quadratic,
-    quadratic_loss,
-    reference,
-    simulate,
-)
+from tests.problems import START, assert_same, descent, observe_w, quadratic, quadratic_loss, reference, simulate
 
 STEPS = 30
 TIMES = np.random.default_rng(0).uniform(0.5, 2.0, (6, 60))
@@ -46,12 +36,8 @@ ASYNCFEDED: dict[str, dict[str, Any]] = {
 def asyncfeded_by_hand(problem: Any, options: dict[str, Any], times: np.ndarray) -> Any:
     """The reference, its clock fed with the server's replies."""
     rule = dict(options)
-    return reference(
-        problem,
-        oracle.AsyncFedED(lam=rule.pop("base_rate"), **rule),
-        answered(adaptive_clock(times), 6, STEPS, 3),
-        ORACLE_GD,
-    )  # fmt: skip
+    theirs = oracle.AsyncFedED(lam=rule.pop("base_rate"), **rule)
+    return reference(problem, theirs, answered(adaptive_clock(times), 6, STEPS, 3))
 
 
 def adaptive_clock(times: np.ndarray) -> Any:

@@ -12,18 +12,8 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.clock import (
-    activity,
-    constant,
-    free_running,
-    mixture,
-    normal,
-    pareto,
-    schedule,
-    sessions,
-    synchronous,
-    uniform,
-)
+from jaxafl.clock import activity, constant, free_running, mixture, schedule, sessions, synchronous, uniform
+from tests.problems import Normalised
 
 RNG = np.random.default_rng(0)
 X, Y, IDS = RNG.normal(size=(80, 5)).astype(np.float32), RNG.integers(0, 3, 80), np.repeat(np.arange(4), 20)
@@ -35,31 +25,6 @@ CLIENT = afl.Client(learning_rate=0.05, steps=3, batch_size=5)
 def simulation(data=DATA, model=LOGISTIC, client=CLIENT, server=None, clock=None):
     clock = clock or free_running(2, durations=uniform(1, 2))
     return afl.Simulation(data, model, client, server or afl.server.fedasync(), clock)
-
-
-def durations_of(duration, clients=1000, runs=1):
-    found = schedule(synchronous(durations=duration), clients, 1, runs, 0)
-    return (found.arrived - found.started)[found.mask]
-
-
-@pytest.mark.parametrize(
-    ("duration", "mean", "share", "below"),
-    [
-        (normal(1, 1), 1.083315471, 0.158655254, 1e-12),
-        pytest.param(normal(0.5, 2), 1.072689396, 0.401293674, 1e-12, marks=pytest.mark.slow),
-        (normal(1, 1, below="again"), 1.287599971, 0.0, 0.0),
-        (pareto(2, 3), 3.0, 1 - 2 ** (-1.5), 2 * 2**0.5),
-        pytest.param(
-            mixture([constant(1.0), constant(4.0)], [1, 3], per="run"), 3.25, 0.25, 1.0, marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_durations_have_their_means_and_quantiles(duration, mean, share, below):
-    drawn = durations_of(duration, runs=20)
-    assert drawn.mean() == pytest.approx(mean, rel=0.03)
-    assert (drawn <= below).mean() == pytest.approx(share, abs=0.012)
-    latency, per_step = duration.step_times(4)
-    assert (latency + per_step).mean() == pytest.approx(mean, rel=0.03)
 
 
 def test_a_mixture_by_client_is_a_type_of_device():
@@ -107,15 +72,9 @@ def test_a_limit_of_time_after_all_have_left_says_so():
         schedule(synchronous(durations=leaving), 10, 1, 50, 0)
 
 
-class Normed(nn.Module):
-    @nn.compact
-    def __call__(self, x, train):
-        return nn.Dense(3)(nn.BatchNorm(use_running_average=not train, momentum=0.9)(nn.Dense(8)(x)))
-
-
 @pytest.mark.slow
 def test_a_warm_start_takes_the_statistics():
-    model = afl.models.from_linen(Normed())
+    model = afl.models.from_linen(Normalised(3))
     trained = simulation(model=model).train(20, eval_every=20)
     again = simulation(model=afl.models.initialised(model, trained)).run(1)
     assert float(again.loss[0]) == float(trained.dataset.loss[-1])

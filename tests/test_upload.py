@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from tests.variants import slow_but
 
 STEPS = 12
 PLACES = afl.clock.uniform(1, 3)
+SENT = Sent(*map(jnp.int32, (0, 0, 1, 1)), jax.random.key(0))
 
 
 class still(Server):
@@ -58,6 +60,15 @@ def received(*given: Any, **options: Any) -> np.ndarray:
     return vectors(simulation(*given, **options).run(STEPS, seed=3))
 
 
+def check_repeated(sim: afl.Simulation, clients: Any = range(6)) -> None:
+    """An update that is taken again is the same."""
+    result = sim.run(STEPS, seed=3)
+    runs, found, here = result.run_index.values, vectors(result), np.isin(result.client_id.values, clients)
+    same = (runs[1:] == runs[:-1]) & (runs[1:] >= 0) & here[1:]
+    assert same.any()
+    np.testing.assert_array_equal(found[1:][same], found[:-1][same])
+
+
 def largest(v: np.ndarray, count: int) -> np.ndarray:
     kept = sorted(range(len(v)), key=lambda place: (-abs(v[place]), place))[:count]
     return np.where(np.isin(np.arange(len(v)), kept), v, 0)
@@ -88,49 +99,33 @@ def test_the_server_receives_what_the_formula_says(name: str) -> None:
     part, formula = FORMULAS[name]
     whole = np.arange(12.0).reshape(4, 3) - 5
     whole[1] = 0
-    sent = Sent(*map(jnp.int32, (0, 0, 1, 1)), jax.random.key(0))
     part = afl.Client(upload=part, learning_rate=0.1).upload
     for row in whole / 7:
         delta = {"w": jnp.asarray(row, jnp.float32)}
-        found = part.update(delta, part.init(delta), sent)[0]["w"]
+        found = part.update(delta, part.init(delta), SENT)[0]["w"]
         np.testing.assert_allclose(found, formula(row), rtol=1e-6, atol=1e-7)
 
 
-@pytest.fixture(scope="module")
-def computed() -> np.ndarray:
-    return received()
-
-
 @pytest.mark.slow
-def test_every_arrival_has_passed_the_chain_once(computed: np.ndarray) -> None:
-    part, formula = FORMULAS["chain"]
-    expected = np.stack([[formula(row) for row in step] for step in computed])
-    np.testing.assert_allclose(received(part), expected, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(received(part, waiting()), expected, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.slow
-def test_noise_is_that_of_the_run_for_any_number_of_takings(computed: np.ndarray) -> None:
+def test_noise_is_that_of_the_run_for_any_number_of_takings() -> None:
     part = upload.add_noise(1.0)
     first = simulation(part).run(STEPS, seed=3)
-    np.testing.assert_allclose(first.computed_delta_norm, np.linalg.norm(computed, axis=-1), rtol=1e-6)
+    np.testing.assert_allclose(first.computed_delta_norm, np.linalg.norm(received(), axis=-1), rtol=1e-6)
     assert not np.isclose(vectors(first), vectors(simulation(part).run(STEPS, seed=4))).any()
-    again = simulation(part, clock=afl.clock.bernoulli(1.0, 0.3)).run(STEPS, seed=3)
-    runs = again.run_index.values
-    same = (runs[1:] == runs[:-1]) & (runs[1:] >= 0)
-    assert same.any()
-    np.testing.assert_array_equal(vectors(again)[1:][same], vectors(again)[:-1][same])
+    check_repeated(simulation(part, clock=afl.clock.bernoulli(1.0, 0.3)))
+
+
+def drawn(made: Callable[[Sent], Any], count: int) -> np.ndarray:
+    """What is made of so many keys."""
+    keys = jax.vmap(jax.random.key)(jnp.arange(count))
+    return np.asarray(jax.vmap(lambda key: made(SENT._replace(key=key)))(keys))
 
 
 def test_draws_have_the_moments_of_the_formulas_and_are_independent() -> None:
     v = jnp.asarray([3.0, 4.0, 0.0, -1.0])
 
     def draws(part: Any) -> np.ndarray:
-        keys = jax.vmap(jax.random.key)(jnp.arange(4000))
-        zero = jnp.int32(0)
-        return np.asarray(
-            jax.vmap(lambda key: part.update(v, part.init(v), Sent(zero, zero, zero, zero, key))[0])(keys)
-        )
+        return drawn(lambda sent: part.update(v, part.init(v), sent)[0], 4000)
 
     noise = draws(upload.add_noise(0.5)) - np.asarray(v)
     np.testing.assert_allclose(np.cov(noise.T), 0.25 * np.eye(4), atol=0.02)
@@ -280,11 +275,10 @@ def test_local_accuracy_is_refused() -> None:
 
 def kept(count: int) -> tuple[Any, Any]:
     """Compiled top_k, and the number of ones that random_k leaves."""
-    sent = Sent(*[jnp.int32(0)] * (len(Sent._fields) - 1), jax.random.key(0))  # type: ignore[arg-type]
-    drawn = upload.random_k(count=count, unbiased=False)
+    some = upload.random_k(count=count, unbiased=False)
     return (
-        jax.jit(lambda v: upload.top_k(count=count).of_vector(v, sent)),
-        jax.jit(lambda v: drawn.of_vector(v, sent).sum()),
+        jax.jit(lambda v: upload.top_k(count=count).of_vector(v, SENT)),
+        jax.jit(lambda v: some.of_vector(v, SENT).sum()),
     )
 
 
@@ -299,16 +293,15 @@ def test_the_largest_are_kept_and_of_equal_ones_the_first(values: list[float], c
     order = np.argsort(-np.abs(v), kind="stable")[:count]
     expected = np.zeros_like(v)
     expected[order] = v[order]
-    largest, drawn = COUNTS[count]
+    largest, some = COUNTS[count]
     np.testing.assert_array_equal(largest(v), expected)
-    assert drawn(np.ones(150, np.float32)) == count
+    assert some(np.ones(150, np.float32)) == count
 
 
 @pytest.mark.parametrize("dtype", slow_but(["float16", "bfloat16", "float64"], "bfloat16"))
 def test_the_largest_of_other_floats_are_kept(dtype: str) -> None:
-    sent = Sent(*[jnp.int32(0)] * (len(Sent._fields) - 1), jax.random.key(0))  # type: ignore[arg-type]
     with jax.enable_x64(True):
         v = jnp.asarray([0.5, -3.0, 0.0, 2.0, -2.0], dtype)
-        found = upload.top_k(count=2).of_vector(v, sent)
+        found = upload.top_k(count=2).of_vector(v, SENT)
         assert found.dtype == v.dtype
         np.testing.assert_array_equal(found.astype(float), [0.0, -3.0, 0.0, 2.0, 0.0])

@@ -69,6 +69,13 @@ class Boom(afl.callbacks.Callback):
             raise RuntimeError("boom")
 
 
+def broken(sim: afl.Simulation, steps: int, after: int, *callbacks: Any, **how: Any) -> Any:
+    """The error of a run that breaks after some server steps."""
+    with pytest.raises(RuntimeError, match="boom") as caught:
+        sim.run(steps, callbacks=[*callbacks, Boom(after)], **how)
+    return caught.value
+
+
 @pytest.fixture(params=["planned", pytest.param("online", marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest) -> str:
     """Both ways in which a single run is made."""

@@ -18,7 +18,7 @@ import jaxafl as afl
 from jaxafl.callbacks import checkpoint, store
 from jaxafl.engine import planner
 from jaxafl.engine.execution import Execution
-from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, simulation
+from tests.callbacks.conftest import EVERY, PAIRS, assert_same, broken, simulation
 
 slow = pytest.mark.slow
 
@@ -28,9 +28,7 @@ slow = pytest.mark.slow
 def test_a_run_that_was_ended_goes_on_and_can_be_made_longer(name: str, tmp_path: pathlib.Path, capsys: Any) -> None:
     """Each time as if it had been made in one go."""
     sim, how = simulation(name), {"folder": tmp_path / "run", "checkpoint_every": 3, "eval_every": EVERY}
-    with pytest.raises(RuntimeError, match="boom") as caught:
-        sim.run(20, callbacks=Boom(12), **how)
-    assert caught.value.dataset.sizes["step"] == 12
+    assert broken(sim, 20, 12, **how).dataset.sizes["step"] == 12
     assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))
     assert_same(sim.run(20, **how), sim.run(20, eval_every=EVERY))  # nothing is left to do
     assert "jaxafl: nothing left to do after 20 " in capsys.readouterr().err
@@ -55,8 +53,7 @@ def test_a_run_beside_its_clock_goes_on_with_the_places_that_it_needed(tmp_path:
     """A clock that promises no number of arrivals: the places of updates grow with the first steps."""
     clock = unpromised(concurrency=6, buffer=3, durations=afl.clock.uniform(1, 5))
     sim, how = dataclasses.replace(simulation(), server=replying(), clock=clock), {"eval_every": EVERY}
-    with pytest.raises(RuntimeError, match="boom"):
-        sim.run(12, callbacks=Boom(8), folder=tmp_path, checkpoint_every=1, **how)
+    broken(sim, 12, 8, folder=tmp_path, checkpoint_every=1, **how)
     assert_same(sim.run(12, folder=tmp_path, **how), sim.run(12, **how))
 
 
@@ -65,8 +62,7 @@ def test_runs_that_do_not_go_on_need_another_folder(tmp_path: pathlib.Path) -> N
     simulation().run(17, folder=tmp_path, eval_every=EVERY)
     with pytest.raises(ValueError, match=r"17 of 17 server steps.* as 12"):
         simulation().run(12, folder=tmp_path, eval_every=EVERY)
-    with pytest.raises(RuntimeError):
-        simulation().run(30, callbacks=Boom(24), folder=tmp_path, checkpoint_every=3, eval_every=EVERY)
+    broken(simulation(), 30, 24, folder=tmp_path, checkpoint_every=3, eval_every=EVERY)
     with pytest.raises(ValueError, match=r"of 30 server steps.* as 41"):
         simulation().run(41, folder=tmp_path, eval_every=EVERY)
 
@@ -80,8 +76,7 @@ def test_local_optimisers_and_early_stopping_go_on(name: str, wide: bool, tmp_pa
     server = afl.server.fedavg() if name == "synchronous" else one.server
     sim, how = dataclasses.replace(one, client=client, server=server), {"folder": tmp_path, "eval_every": EVERY}
     with jax.enable_x64(wide):
-        with pytest.raises(RuntimeError):
-            sim.run(12, callbacks=Boom(8), checkpoint_every=3, **how)
+        broken(sim, 12, 8, checkpoint_every=3, **how)
         assert_same(sim.run(12, **how), sim.run(12, eval_every=EVERY))
 
 
@@ -90,8 +85,7 @@ def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 2, "eval_every": 10}
-    with pytest.raises(RuntimeError):
-        sim.run(40, callbacks=Boom(30), **how)
+    broken(sim, 40, 30, **how)
     made: list[tuple[int, int]] = []
     advance = Execution.advance
 
@@ -161,25 +155,22 @@ def test_bad_input_is_named_before_anything_is_compiled(
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Any]:
-    """A folder with checkpoints after 8 and 16 of 20 server steps, and the result of the whole run."""
+def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder with checkpoints after 8 and 16 of 20 server steps."""
     folder = tmp_path_factory.mktemp("saved")
-    sim, how = simulation(), {"folder": folder, "checkpoint_every": 8, "eval_every": EVERY}
-    with pytest.raises(RuntimeError):
-        sim.run(20, callbacks=Boom(20), **how)
+    broken(simulation(), 20, 20, folder=folder, checkpoint_every=8, eval_every=EVERY)
     assert sorted(path.name for path in folder.iterdir()) == ["0", "1"]
-    return folder, sim.run(20, eval_every=EVERY)
+    return folder
 
 
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_a_damaged_checkpoint_is_passed_over(
-    damage: str, place: int, saved: tuple[pathlib.Path, Any], tmp_path: pathlib.Path
+    damage: str, place: int, saved: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     """Wherever it is: the newest whole one is found, or what was read is right."""
-    folder, _ = saved
-    shutil.copytree(folder, tmp_path / "run")
+    shutil.copytree(saved, tmp_path / "run")
     files = [path for path in (tmp_path / "run" / "1").rglob("*") if path.is_file()]
     file = sorted(files)[place % len(files)]
     content = bytearray(file.read_bytes())
@@ -189,7 +180,7 @@ def test_a_damaged_checkpoint_is_passed_over(
         for at in range(len(content) * place // 6, len(content), max(1, len(content) // 3)):
             content[at] ^= 0x10
         file.write_bytes(content)
-    whole = store.newest(folder)
+    whole = store.newest(saved)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         found = store.newest(tmp_path / "run")
@@ -264,8 +255,7 @@ def test_a_run_that_was_planned_otherwise_does_not_go_on(
 ) -> None:
     """Its store would be read by another plan; one whose clock runs beside the training has none."""
     sim, how = simulation(name), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
-    with pytest.raises(RuntimeError):
-        sim.run(20, callbacks=Boom(12), **how)
+    broken(sim, 20, 12, **how)
     reversed_ = lambda first, last, taken=(): (lambda at, count: ([count - 1 - place for place in at], count))(  # noqa: E731
         *places(first, last)
     )
@@ -282,8 +272,7 @@ def test_a_run_that_was_planned_otherwise_does_not_go_on(
 def test_lanes_of_another_device_are_kept(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would choose others by itself."""
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
-    with pytest.raises(RuntimeError):
-        sim.run(20, callbacks=Boom(12), **how)
+    broken(sim, 20, 12, **how)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr("jaxafl.callbacks.identity._device", lambda: "NVIDIA H200")
     with pytest.warns(UserWarning, match="device was 'cpu' and is 'NVIDIA H200'"):

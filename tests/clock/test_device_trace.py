@@ -14,17 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxafl.clock import (
-    constant,
-    device_trace,
-    free_running,
-    interrupting,
-    mac_network,
-    sampled,
-    semi_async,
-    stale_rounds,
-    synchronous,
-)
+from jaxafl import clock as c
 from jaxafl.clock import schedule as run_clock
 from jaxafl.clock.durations.device_trace import CyclicTraces, Measured
 from jaxafl.clock.durations.duration import Run
@@ -71,10 +61,12 @@ def trace_of(traces: CyclicTraces, index: int) -> tuple[np.ndarray, np.ndarray]:
     return traces.time[rows], traces.amount[rows]
 
 
-def phone(mean: float, sigma: float, links: CyclicTraces | None = None, megabytes: float | None = None) -> device_trace:
+def phone(
+    mean: float, sigma: float, links: CyclicTraces | None = None, megabytes: float | None = None
+) -> c.device_trace:
     """One phone, with these seconds per step, links and megabytes."""
     measured = Measured(np.asarray([mean]), np.asarray([sigma]), links, None)
-    return type("phone", (device_trace,), {"measured": measured})(megabytes=megabytes, bandwidth=links is not None)
+    return type("phone", (c.device_trace,), {"measured": measured})(megabytes=megabytes, bandwidth=links is not None)
 
 
 _elapsed = jax.jit(CyclicTraces.elapsed)
@@ -134,7 +126,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_client_keeps_one_of_the_three_phones() -> None:
-    means = draws(device_trace("femnist_cnn", bandwidth=False)).work.mean(axis=1)
+    means = draws(c.device_trace("femnist_cnn", bandwidth=False)).work.mean(axis=1)
     phone = np.abs(means[:, None] - [1.642, 0.588, 0.179]).argmin(axis=1)
     sigma = np.asarray([0.0995, 0.0239, 0.0023])[phone]
     assert (np.abs(means - np.asarray([1.642, 0.588, 0.179])[phone]) < 5 * sigma / np.sqrt(RUNS)).all()
@@ -152,8 +144,8 @@ def test_step_times_are_a_normal_cut_off_at_zero() -> None:
 
 @pytest.mark.slow
 def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None:
-    both = device_trace("femnist_cnn", megabytes=1.5, data_dir=folder)
-    transfers = draws(both).work - draws(device_trace("femnist_cnn", bandwidth=False)).work
+    both = c.device_trace("femnist_cnn", megabytes=1.5, data_dir=folder)
+    transfers = draws(both).work - draws(c.device_trace("femnist_cnn", bandwidth=False)).work
     link = np.asarray(prepare(both).link)
     assert set(link) == {0, 1}
     np.testing.assert_allclose(
@@ -162,11 +154,11 @@ def test_each_way_takes_its_megabits_over_the_rate(folder: pathlib.Path) -> None
 
 
 CLOCKS = {
-    "free_running": lambda durations: free_running(concurrency=8, durations=durations),
-    "synchronous": lambda durations: synchronous(cohort=8, durations=durations),
-    "stale_rounds": lambda durations: stale_rounds(participants=8, max_staleness=4, durations=durations),
-    "sampled": lambda durations: sampled(drawn=4, durations=durations),
-    "semi_async": lambda durations: semi_async(fraction=0.5, lag=3, durations=durations),
+    "free_running": lambda durations: c.free_running(concurrency=8, durations=durations),
+    "synchronous": lambda durations: c.synchronous(cohort=8, durations=durations),
+    "stale_rounds": lambda durations: c.stale_rounds(participants=8, max_staleness=4, durations=durations),
+    "sampled": lambda durations: c.sampled(drawn=4, durations=durations),
+    "semi_async": lambda durations: c.semi_async(fraction=0.5, lag=3, durations=durations),
 }
 
 
@@ -174,7 +166,7 @@ CLOCKS = {
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_run_works_only_while_its_device_is_ready(clock: str, folder: pathlib.Path) -> None:
     """From start to arrival a device is ready for as long as the run works, and is so at the very end."""
-    duration = device_trace("celeba_cnn", bandwidth=False, availability=True, data_dir=folder)
+    duration = c.device_trace("celeba_cnn", bandwidth=False, availability=True, data_dir=folder)
     schedule = run_clock(CLOCKS[clock](duration), 20, 3, 60, 0)
     prepared = prepare(duration, 20)
     with jax.enable_x64(True):
@@ -199,23 +191,23 @@ def test_a_run_works_only_while_its_device_is_ready(clock: str, folder: pathlib.
 
 
 def test_benchmark_phones_are_interpolated_between_the_measured_ones(folder: pathlib.Path) -> None:
-    duration = device_trace("femnist_cnn", bandwidth=False, phones="benchmark", data_dir=folder)
+    duration = c.device_trace("femnist_cnn", bandwidth=False, phones="benchmark", data_dir=folder)
     between = np.sqrt([1.642 * 0.588, 0.0995 * 0.0239])  # 1600 is the geometric mean of 400 and 6400
     np.testing.assert_allclose(duration.measured.mean, [1.642, 0.588, 0.179, between[0], 1.642, 0.179])
     np.testing.assert_allclose(duration.measured.sigma, [0.0995, 0.0239, 0.0023, between[1], 0.0995, 0.0023])
 
 
 def test_a_clock_without_waits_refuses_availability(folder: pathlib.Path) -> None:
-    duration = device_trace(bandwidth=False, availability=True, data_dir=folder)
+    duration = c.device_trace(bandwidth=False, availability=True, data_dir=folder)
     for clock, message in (
-        (interrupting(period=1.0, contacted=2, durations=duration + 1), r"give device_trace\(availability=False\)"),
-        (free_running(concurrency=2, durations=2 * duration), "can be added to, not multiplied"),
-        (free_running(concurrency=2, durations=duration + mac_network(1, 1)), r"mac_network\(freeze=False\)"),
+        (c.interrupting(period=1.0, contacted=2, durations=duration + 1), r"give device_trace\(availability=False\)"),
+        (c.free_running(concurrency=2, durations=2 * duration), "can be added to, not multiplied"),
+        (c.free_running(concurrency=2, durations=duration + c.mac_network(1, 1)), r"mac_network\(freeze=False\)"),
     ):
         with pytest.raises(ValueError, match=message):
             check_clock(clock, 4)
-    check_clock(free_running(concurrency=2, durations=duration + mac_network(1, 1, freeze=False)), 4)
-    check_clock(interrupting(period=1.0, contacted=2, durations=constant(1) * device_trace(bandwidth=False)), 4)
+    check_clock(c.free_running(concurrency=2, durations=duration + c.mac_network(1, 1, freeze=False)), 4)
+    check_clock(c.interrupting(period=1.0, contacted=2, durations=c.constant(1) * c.device_trace(bandwidth=False)), 4)
 
 
 @pytest.mark.parametrize(
@@ -228,14 +220,14 @@ def test_a_clock_without_waits_refuses_availability(folder: pathlib.Path) -> Non
 )
 def test_a_missing_file_is_named(options: dict[str, Any], name: str, tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError) as raised:
-        check_clock(free_running(concurrency=2, durations=device_trace(data_dir=tmp_path, **options)), 4)
+        check_clock(c.free_running(concurrency=2, durations=c.device_trace(data_dir=tmp_path, **options)), 4)
     message = str(raised.value)
     assert all(text in message for text in (name, str(tmp_path / "device_traces"), "GitHub", "JAXAFL_DATA_DIR"))
 
 
 @pytest.mark.data
 def test_measured_links(data_dir: pathlib.Path) -> None:
-    links = device_trace(megabytes=1.0, data_dir=data_dir).measured.links
+    links = c.device_trace(megabytes=1.0, data_dir=data_dir).measured.links
     assert len(links.offsets) == 270
     ends = links.offsets[1:] - 1
     rates = links.amount[ends] / links.time[ends]
@@ -250,7 +242,7 @@ def test_measured_links(data_dir: pathlib.Path) -> None:
 
 @pytest.mark.data
 def test_measured_availability(data_dir: pathlib.Path) -> None:
-    ready = device_trace(bandwidth=False, availability=True, data_dir=data_dir).measured.ready
+    ready = c.device_trace(bandwidth=False, availability=True, data_dir=data_dir).measured.ready
     assert 690 < len(ready.offsets) - 1 <= 710
     ends = ready.offsets[1:] - 1
     days, share = ready.time[ends] / 86400, ready.amount[ends] / ready.time[ends]

@@ -1,4 +1,4 @@
-"""Protocols that refuse, stop, wait or lose runs, in windows and rounds, against slow event loops."""
+"""Protocols that refuse, stop, wait or lose runs, in windows and rounds, by hand."""
 
 from __future__ import annotations
 
@@ -62,46 +62,6 @@ def test_throttle_restarts_everybody_at_the_end_of_a_round() -> None:
     assert [found.kinds[kind] for kind in found.kind.ravel()] == ["first", "again", "last"] * 2
     assert found.version.ravel().tolist() == [0, 1, 0, 3, 4, 3]
     assert found.runs_stopped.tolist() == [0, 0, 0, 1, 1, 1]
-
-
-# ---- invariants
-
-
-TIMES = clock.uniform(0.5, 4.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "made",
-    [
-        clock.free_running(concurrency=5, durations=TIMES, max_staleness=3, on_bound="stop", lost=0.2),
-        clock.free_running(concurrency=5, durations=TIMES, buffer=4, max_staleness=1),
-        clock.harmonic(durations=TIMES, batch=12),
-        clock.rounds_until_all(durations=TIMES),
-        clock.synchronous(cohort=3, extra=2, durations=TIMES, deadline=3.0),
-    ],
-    ids=lambda made: made.name,
-)
-def test_discarded_and_other_runs_fill_the_time_of_all_clients(made: clock.Clock) -> None:
-    """All clients train all the time; in rounds until they arrive or are stopped."""
-    schedule = clock.schedule(made, 5, 1, 40, seed=3)
-    runs = schedule.unused
-    found = runs.where(np.isin(runs.reason, ("refused", "stopped", "lost")))
-    flying, since = (values[runs.reason == "flying"] for values in (runs.client, runs.started))
-    counts = [getattr(schedule, f"runs_{name}")[-1] for name in ("refused", "stopped", "lost")]
-    assert len(found.client) == sum(counts) > 0
-    mask = schedule.mask
-    client = np.concatenate([schedule.client[mask], found.client, flying])
-    started = np.concatenate([schedule.started[mask], found.started, since])
-    ended = np.concatenate([schedule.arrived[mask], found.ended, np.full(len(flying), np.inf)])
-    for one in range(5):
-        order = np.argsort(started[client == one])
-        begun, over = started[client == one][order], ended[client == one][order]
-        assert begun[0] == 0
-        if isinstance(made, clock.synchronous):
-            assert (begun[1:] >= over[:-1]).all()
-        else:
-            np.testing.assert_array_equal(begun[1:], over[:-1])
 
 
 # ---- errors

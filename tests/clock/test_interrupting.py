@@ -15,11 +15,6 @@ from tests.problems_protocols import sets_without_repeats
 CLIENTS, CONTACTS, CONTACTED = 6, 25, 3
 
 
-def replay(sets: np.ndarray, times: np.ndarray, period: float) -> Any:
-    protocol = interrupting(period=period, contacted=sets.shape[1], durations=constant(0))
-    return trace(protocol, sets=sets, durations=times, per="step")
-
-
 def recorded(seed: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
     """Sets, and seconds per step [client, run]; client 0 makes a step in 6 periods, client 5 is never contacted.
 
@@ -38,7 +33,9 @@ def recorded(seed: int, exact: bool) -> tuple[np.ndarray, np.ndarray]:
 )
 def test_local_steps_by_counting(seed: int, exact: bool, most: Any) -> None:
     sets, times = recorded(seed, exact)
-    schedule = run_clock(replay(sets, times, 2.0), CLIENTS, most, CONTACTS, 0)
+    protocol = interrupting(period=2.0, contacted=CONTACTED, durations=constant(0))
+    made = trace(protocol, sets=sets, durations=times, per="step")
+    schedule = run_clock(made, CLIENTS, most, CONTACTS, 0)
     np.testing.assert_array_equal(schedule.client, np.sort(sets))
     np.testing.assert_array_equal(schedule.time, 2.0 * np.arange(1, CONTACTS + 1))
     restarted, runs = np.zeros(CLIENTS, int), np.zeros(CLIENTS, int)

@@ -13,8 +13,7 @@ from jaxafl.clock import Delivery, Fleet, Live
 from jaxafl.clock.schedule import cut, joined
 from jaxafl.options import Number, number, static
 from jaxafl.server import Outcome, Server, asyncfeded
-from jaxafl.simulation import Simulation
-from tests.problems import GD, descent, quadratic
+from tests.problems import descent
 
 CLIENTS = 5
 TIMES = c.uniform(1, 5)
@@ -149,13 +148,6 @@ class columns(half):
             yield fleet.step([run], region=[run.client % 2], tier=fleet.version % 3)
 
 
-def test_columns_of_a_clock_reach_the_schedule() -> None:
-    found = c.schedule(columns(durations=TIMES), CLIENTS, 1, 9)
-    assert set(found.columns) == {"region", "tier"}
-    np.testing.assert_array_equal(found.columns["region"], found.of_arrivals("client") % 2)
-    np.testing.assert_array_equal(found.columns["tier"], np.arange(9) % 3)
-
-
 class reading(Server):
     """Records the columns of the clock."""
 
@@ -163,11 +155,12 @@ class reading(Server):
         return Outcome(params, state, {f"own_{name}": value for name, value in arrivals.columns.items()})
 
 
-def test_columns_of_a_clock_reach_the_server() -> None:
-    clock = columns(durations=c.uniform(1, 5))
-    result = Simulation(quadratic().data, quadratic().model, GD, reading(), clock).run(9)
-    assert result.own_region.values[:, 0].tolist() == (result.client_id.values[:, 0] % 2).tolist()
-    assert result.own_tier.values.tolist() == [0, 1, 2] * 3
+def test_columns_of_a_clock_reach_the_schedule_and_the_server() -> None:
+    sim = descent(server=reading(), clock=columns(durations=TIMES))
+    result, found = sim.run(9), sim.schedule(9).columns
+    regions = result.client_id.values[:, 0] % 2
+    assert result.own_region.values[:, 0].tolist() == found.pop("region").tolist() == regions.tolist()
+    assert result.own_tier.values.tolist() == found.pop("tier").tolist() == [0, 1, 2] * 3 and not found
 
 
 COMPOSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -10,9 +10,8 @@ import pytest
 
 import jaxafl as afl
 from jaxafl import models
-from jaxafl.models import Batch
 from jaxafl.models.networks.resnet import ResNet
-from tests.models.test_networks import filled
+from tests.models.test_networks import filled, images
 from tests.variants import slow_but
 
 KEY = jax.random.key(0)
@@ -35,12 +34,6 @@ COMPARED = {
 }
 
 
-def images(size=4):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(size, 16, 16, 1)).astype(np.float32)
-    return Batch(jnp.asarray(x), jnp.asarray(rng.integers(0, 10, size), jnp.int32), jnp.ones(size, bool))
-
-
 def losses_and_gradient(model, params, state, batch):
     def mean_loss(params):
         outputs, new_state = model.bound(None)(params, state, batch, KEY, True)
@@ -52,7 +45,7 @@ def losses_and_gradient(model, params, state, batch):
 
 @pytest.mark.parametrize("name", slow_but(NETWORKS, *(name for name in NETWORKS if "resnet" not in name)))
 def test_parameters_gradients_losses_and_state_are_float32(name):
-    model, batch = NETWORKS[name]().at("bfloat16"), images()
+    model, batch = NETWORKS[name]().at("bfloat16"), images((16, 16, 1), 4)
     params, state = jax.eval_shape(model.init, KEY, batch)
     made = jax.eval_shape(lambda p, s: losses_and_gradient(model, p, s, batch), params, state)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, state, made))} == FLOAT32
@@ -64,7 +57,7 @@ def test_parameters_gradients_losses_and_state_are_float32(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPARED)
 def test_losses_and_gradients_are_near_those_of_float32(name):
-    batch = images()
+    batch = images((16, 16, 1), 4)
     low, exact = COMPARED[name]().at("bfloat16"), COMPARED[name]()
     params, state = filled(jax.eval_shape(exact.init, KEY, batch))
 

@@ -30,20 +30,10 @@ CONVOLUTIONS = {
     "1x1, strided": ((5, 6, 3), (1, 1), 3, (2, 2), "SAME"),
 }
 
-# every kind that the networks use: image, kernel, features, strides, padding
-
 
 @pytest.mark.parametrize(
     "case",
-    slow_but(
-        CONVOLUTIONS,
-        "many channels",
-        "few channels, same",
-        "strided, many channels",
-        "gradients from y, uneven padding",
-        "one row",
-        "1x1, strided",
-    ),
+    slow_but(CONVOLUTIONS, *{*CONVOLUTIONS} - {"few channels, even width", "gradients from y, wide padding"}),
 )
 def test_conv2d_and_its_gradients_are_those_of_lax(case):
     image, window, features, strides, padding = CONVOLUTIONS[case]

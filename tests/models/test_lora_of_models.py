@@ -11,6 +11,7 @@ from flax import nnx
 import jaxafl as afl
 from jaxafl.models import Batch, initialised, lora
 from jaxafl.models.frozen import named_leaves
+from tests.server.test_aggregates import arrivals
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(12, 5)).astype(np.float32), RNG.integers(0, 3, 12).astype(np.int32)
@@ -106,13 +107,10 @@ def test_flexlora_is_the_nearest_product_to_the_mean_of_products(clients, out, t
     start = {"dense": jax.tree.map(lambda leaf: leaf[0], pair), "bias": np.zeros(2)}
     base = jax.tree.map(lambda leaf: np.stack([leaf] * clients), start)
     ends = {"dense": jax.tree.map(lambda leaf: leaf[1:], pair), "bias": base["bias"] + samples[:, None]}
-    whole = np.ones(clients, np.int32)
-    columns = dict.fromkeys(("client", "multiplicity", "kind", "staleness", "local_steps"), whole)
-    more = dict(mask=whole > 0, base=base, loss=samples, step=0, time=0.0)
     delta = jax.tree.map(np.subtract, ends, base)
     with jax.enable_x64(True):
-        arrivals = afl.server.Arrivals(delta=delta, samples=jnp.asarray(samples), **columns, **more)
-        found = afl.server.flexlora().update(start, (), arrivals)
+        given = arrivals(np.ones(clients), delta)._replace(base=base, samples=jnp.asarray(samples))
+        found = afl.server.flexlora().update(start, (), given)
     new = jax.tree.map(np.asarray, found.params["dense"])
     u, s, v = np.linalg.svd(wanted, full_matrices=False)
     product = (new["a"] @ new["b"]).T if turned else new["b"] @ new["a"]

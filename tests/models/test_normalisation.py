@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxafl as afl
 from jaxafl.models import BatchNorm, from_linen
+from tests.problems import Normalised
 
 CHANNELS = 3
 
@@ -76,12 +76,6 @@ def test_a_batch_of_one_value_stays_finite_and_low_precision_keeps_its_statistic
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), low, exact)
 
 
-class Normalised(nn.Module):
-    @nn.compact
-    def __call__(self, x, train, mask=None):
-        return nn.Dense(3)(BatchNorm()(x, train, mask))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_running_statistics_of_the_global_model_are_means_over_the_arrivals(lanes):
@@ -91,7 +85,7 @@ def test_running_statistics_of_the_global_model_are_means_over_the_arrivals(lane
     data = afl.data.from_arrays(x, owner % 3, owner, x_test=x[:4], y_test=owner[:4] % 3, num_classes=3)
     client = afl.Client(optax.sgd, learning_rate=0.1, steps=2, batch_size=None)
     clock = afl.clock.free_running(concurrency=4, buffer=3, durations=afl.clock.uniform(1, 3))
-    sim = afl.Simulation(data, from_linen(Normalised()), client, afl.server.fedbuff(), clock)
+    sim = afl.Simulation(data, from_linen(Normalised(3)), client, afl.server.fedbuff(), clock)
     trained = sim.train(1, lanes=lanes, chunk=lanes)
     found, start = trained.model_state["batch_stats"]["BatchNorm_0"], {"mean": 0.0, "var": 1.0}
     own = [x[owner == one] for one in trained.schedule.client[0]]

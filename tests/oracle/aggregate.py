@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -13,12 +13,7 @@ Rule = Callable[[list[Array], list[float]], Array]
 
 
 def median(points: list[Array], weights: list[float]) -> Array:
-    return sum(weights) * np.array([_median(sorted(column)) for column in np.stack(points, axis=1)])
-
-
-def _median(column: Sequence[float]) -> float:
-    middle = len(column) // 2
-    return column[middle] if len(column) % 2 else (column[middle - 1] + column[middle]) / 2
+    return sum(weights) * np.median(points, axis=0)
 
 
 def trimmed_mean(dropped: Callable[[int], int]) -> Rule:

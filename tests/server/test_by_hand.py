@@ -168,6 +168,12 @@ STEPS: dict[str, tuple[Server, Any, list[tuple[float, list[Update], float]]]] = 
     ),
     # m = .2, v = .04, v_hat = max(.25, .04): .2 / .5
     "fedams": (server.fedams(1.0, eps=0.0, max_init=0.25), None, [(0, PAIR, 0.4)]),
+    # D = 2: m = 1, v = 2, of which the corrected are 2 and 4; D = 0: 1/2 and 1 become 2/3 and 4/3
+    "fedopt, adamw": (
+        server.fedopt(optax.adamw, 0.1, b1=0.5, b2=0.5, eps=1.0, weight_decay=0.5),
+        None,
+        [(1, BUFFER, 1 + 0.1 * (2 / 3 - 0.5)), (3, [u(0, 0.0)], 3 + 0.1 * (2 / 3 / (2 / math.sqrt(3) + 1) - 1.5))],
+    ),
     "asysg": (server.asysg(0.1), None, [(0, DESCENTS, -0.3)]),
     # 1/4 2 + 3/4 4
     "audg": (server.audg(0.1), (1, 3), [(0, DESCENTS, -0.35), (0, [u(0, -6.0)], -0.15), (7, [], 7)]),

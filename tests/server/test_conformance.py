@@ -311,6 +311,17 @@ QUICK = {"fedasync polynomial", "fedbuff momentum", "fadas authors eq77", "defed
 QUICK |= {"kardam, window", "psurdg"}
 
 
+def compared(
+    expected: Any, mine: Any, made: Any, precision: str, steps: int = STEPS, client: Any = GD, ordered: bool = False
+) -> xr.Dataset:
+    """The engine's run, which is the reference's, whatever the order within a step unless it is `ordered`."""
+    wide, tolerance = PRECISIONS[precision]
+    with jax.enable_x64(wide):
+        result = simulate(quadratic(), mine, made, steps, client)
+    assert_same(result, expected, tolerance, ordered)
+    return result
+
+
 def check(name: str, kind: str, precision: str, seed: int) -> xr.Dataset:
     """Compares the engine's run with the reference's, whatever the order within a step."""
     one = CASES[name]
@@ -326,7 +337,7 @@ def check(name: str, kind: str, precision: str, seed: int) -> xr.Dataset:
     return result
 
 
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+@pytest.mark.parametrize("name", sorted(QUICK))
 def test_servers_follow_their_references(name: str) -> None:
     check(name, "late", "float64", 3)
 
@@ -351,13 +362,10 @@ def test_servers_follow_their_references_on_every_kind_of_schedule(name: str) ->
     ],
 )
 def test_safa(kind: str, fraction: float, lag: int, precision: str) -> None:
-    wide, tolerance = PRECISIONS[precision]
     times = durations(np.random.default_rng(0), CLIENTS, STEPS + 1, kind)
     made, steps = replay(clock.semi_async(fraction=fraction, lag=lag, durations=clock.constant(0)), durations=times)
     expected = reference(quadratic(), oracle.SAFA(num_samples=SAMPLES, x0=X0), steps)
-    with jax.enable_x64(wide):
-        result = simulate(quadratic(), server.safa(), made, STEPS)
-    assert_same(result, expected, tolerance, ordered=False)
+    result = compared(expected, server.safa(), made, precision)
     for name in ("picked", "undrafted", "deprecated"):
         counted = [sum(arrival.kind == name for arrival in step.arrivals) for step in steps]
         assert result[name].values.tolist() == counted and (kind != "late" or lag != 1 or fraction == 1 or sum(counted))
@@ -396,15 +404,12 @@ def normalisers(times: np.ndarray, which: int) -> list[float]:
 )
 def test_favano(reweight: Any, own: bool, precision: str, seed: int) -> None:
     """Numbers of one's own stand for E[min(E_i, K)], or for the P(E_i > 0) that multiplies the steps made."""
-    wide, tolerance = PRECISIONS[precision]
     made, steps, times = contacts(seed, seed % 2 == 0)
     numbers = [1.0, 2.0, 0.5, 3.0, 1.5, 9.0] if own else normalisers(times, int(reweight == "stochastic"))
     theirs = oracle.FAVANO(normaliser=numbers, reweight=reweight)
     expected = reference(quadratic(), theirs, steps, ORACLE_LOCAL)
-    with jax.enable_x64(wide):
-        mine = server.favano(reweight, np.asarray(numbers) if own else None)
-        result = simulate(quadratic(), mine, made, STEPS, LOCAL)
-    assert_same(result, expected, tolerance, ordered=False)
+    mine = server.favano(reweight, np.asarray(numbers) if own else None)
+    result = compared(expected, mine, made, precision, client=LOCAL)
     assert result.local_steps.min() == 0 and result.local_steps.max() == MOST
     factor = result.local_steps.values if reweight == "stochastic" else 1
     np.testing.assert_allclose(result.normaliser, factor * np.asarray(numbers)[result.client_id.values], rtol=1e-5)
@@ -418,14 +423,11 @@ def test_favano(reweight: Any, own: bool, precision: str, seed: int) -> None:
     ],
 )
 def test_quafl(scaled: bool, precision: str, seed: int) -> None:
-    wide, tolerance = PRECISIONS[precision]
     made, steps, _ = contacts(seed, False)
     factor = (CONTACTED + 1) / CONTACTED if scaled else 1.0
     training = dataclasses.replace(ORACLE_LOCAL, learning_rate=factor * ORACLE_LOCAL.learning_rate)
     expected = reference(quadratic(), oracle.QuAFL(num_clients=CLIENTS, x0=X0), steps, training)
-    with jax.enable_x64(wide):
-        result = simulate(quadratic(), server.quafl(scaled), made, STEPS, LOCAL)
-    assert_same(result, expected, tolerance, ordered=False)
+    result = compared(expected, server.quafl(scaled), made, precision, client=LOCAL)
     assert result.local_steps.min() == 0 and result.local_steps.max() == MOST
 
 
@@ -434,7 +436,6 @@ def test_quafl(scaled: bool, precision: str, seed: int) -> None:
     [("late", "float64"), *(pytest.param(kind, "float32", marks=pytest.mark.slow) for kind in ("real", "ties"))],
 )
 def test_halos(kind: str, precision: str) -> None:
-    wide, tolerance = PRECISIONS[precision]
     times = durations(np.random.default_rng(5), CLIENTS, 60, kind)
     made = clock.tiers(regions=REGIONS, durations=clock.recorded(times), up=[0.5, 0.0, 3.0], down=1.0, after=2)
     regions = clock.schedule(made, CLIENTS, 1, 60).columns["region"].tolist()
@@ -442,10 +443,8 @@ def test_halos(kind: str, precision: str) -> None:
     world = oracle.DelayedNesterov(eta=0.8, beta=0.7, period=2, c=0.1)
     steps, clients = steps_of(made, CLIENTS, 60), quadratic().clients
     expected = simulate_halos(steps, regions, 2, 0.3, ORACLE_GD, regional, world, X0, clients)
-    with jax.enable_x64(wide):
-        mine = server.halos(0.8, 0.7, 2, 0.1, 0.9, 0.6, 3, 0.2, 0.3)
-        result = simulate(quadratic(), mine, made, 60)
-    assert_same(result, expected, tolerance)
+    mine = server.halos(0.8, 0.7, 2, 0.1, 0.9, 0.6, 3, 0.2, 0.3)
+    compared(expected, mine, made, precision, 60, ordered=True)
     assert not np.allclose(expected.versions[-1], X0)
 
 
@@ -464,9 +463,7 @@ def test_rounds_of_regions(mine: Any, shares: Any, options: Any) -> None:
     made = clock.regional_rounds(regions=REGIONS, durations=times, **options)
     steps, clients = steps_of(made, CLIENTS, 40), quadratic().clients
     expected = simulate_regional(steps, made, shares, ORACLE_GD, X0, clients)
-    with jax.enable_x64(True):
-        result = simulate(quadratic(), mine, made, 40)
-    assert_same(result, expected, 1e-9)
+    compared(expected, mine, made, "float64", 40, ordered=True)
     assert not np.allclose(expected.versions[-1], X0)
 
 

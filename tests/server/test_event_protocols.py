@@ -24,18 +24,15 @@ Step = Callable[[np.ndarray, list[int], list[np.ndarray], list[int]], np.ndarray
 """(x, clients, deltas, kinds) -> next x."""
 
 
-def gradient(client: int, w: np.ndarray) -> np.ndarray:
-    one = quadratic().clients[client]
-    return np.asarray((one.a * (w - one.c)).mean(axis=0))
-
-
 def along(schedule: Schedule, step: Step) -> np.ndarray:
     """x_0 .. x_T, by one formula per server step."""
     xs = [np.asarray(START)]
     for t in range(schedule.server_steps):
         here = np.flatnonzero(schedule.mask[t])
         clients = schedule.client[t][here].tolist()
-        deltas = [-gradient(c, xs[s]) for c, s in zip(clients, schedule.version[t][here], strict=True)]
+        deltas = [
+            -quadratic().clients[c].gradient(xs[s]) for c, s in zip(clients, schedule.version[t][here], strict=True)
+        ]
         xs.append(step(xs[-1], clients, deltas, schedule.kind[t][here].tolist()) if clients else xs[-1])
     return np.stack(xs)
 

@@ -11,31 +11,10 @@ import numpy as np
 import optax
 import pytest
 
+from jaxafl import clock as c
 from jaxafl import server
 from jaxafl.client import Client
 from jaxafl.client.correction import storm
-from jaxafl.clock import (
-    available,
-    bernoulli,
-    compass,
-    constant,
-    every_buffer,
-    free_running,
-    harmonic,
-    interrupting,
-    regional_rounds,
-    ringleader,
-    rounds_until_all,
-    routed,
-    sampled,
-    semi_async,
-    stale_rounds,
-    synchronous,
-    tiers,
-    trace,
-    uniform,
-    warm_up,
-)
 from jaxafl.server import Needs, Outcome, Server
 from jaxafl.simulation import Simulation
 from tests.problems import GD, quadratic
@@ -49,23 +28,23 @@ SHIPPED = {name for name in server.__all__ if isinstance(getattr(server, name), 
 SERVERS: dict[str, Any] = {name: getattr(server, name)() for name in sorted(SHIPPED - {"fedopt", "fedstale"})}
 SERVERS |= {"fedopt": server.fedopt(optax.adam, 0.1), "fedstale": server.fedstale(participation=0.5)}
 CLOCKS: dict[str, Any] = {
-    "synchronous": synchronous(cohort=3, durations=constant(1)),
-    "free_running": free_running(concurrency=CLIENTS, durations=constant(1)),
-    "free_running, buffer": free_running(concurrency=CLIENTS, buffer=3, durations=constant(1)),
-    "bernoulli": bernoulli(0.5, 0.5),
-    "sampled": sampled(drawn=3, durations=constant(1)),
-    "interrupting": interrupting(period=1.0, contacted=2, durations=constant(0.3, per="step")),
-    "stale_rounds": stale_rounds(participants=3, max_staleness=2, durations=constant(1)),
-    "semi_async": semi_async(fraction=0.5, lag=2, durations=constant(1)),
-    "harmonic": harmonic(durations=constant(1)),
-    "every_buffer": every_buffer(durations=constant(1)),
-    "ringleader": ringleader(durations=constant(1)),
-    "rounds_until_all": rounds_until_all(durations=constant(1)),
-    "warm_up": warm_up(free_running(concurrency=CLIENTS, durations=constant(1))),
-    "compass": compass(durations=constant(1)),
-    "routed": routed(tasks=3, durations=constant(1)),
-    "tiers": tiers(regions=np.arange(CLIENTS) % 2, durations=constant(1)),
-    "regional_rounds": regional_rounds(regions=np.arange(CLIENTS) % 2, durations=constant(1)),
+    "synchronous": c.synchronous(cohort=3, durations=c.constant(1)),
+    "free_running": c.free_running(concurrency=CLIENTS, durations=c.constant(1)),
+    "free_running, buffer": c.free_running(concurrency=CLIENTS, buffer=3, durations=c.constant(1)),
+    "bernoulli": c.bernoulli(0.5, 0.5),
+    "sampled": c.sampled(drawn=3, durations=c.constant(1)),
+    "interrupting": c.interrupting(period=1.0, contacted=2, durations=c.constant(0.3, per="step")),
+    "stale_rounds": c.stale_rounds(participants=3, max_staleness=2, durations=c.constant(1)),
+    "semi_async": c.semi_async(fraction=0.5, lag=2, durations=c.constant(1)),
+    "harmonic": c.harmonic(durations=c.constant(1)),
+    "every_buffer": c.every_buffer(durations=c.constant(1)),
+    "ringleader": c.ringleader(durations=c.constant(1)),
+    "rounds_until_all": c.rounds_until_all(durations=c.constant(1)),
+    "warm_up": c.warm_up(c.free_running(concurrency=CLIENTS, durations=c.constant(1))),
+    "compass": c.compass(durations=c.constant(1)),
+    "routed": c.routed(tasks=3, durations=c.constant(1)),
+    "tiers": c.tiers(regions=np.arange(CLIENTS) % 2, durations=c.constant(1)),
+    "regional_rounds": c.regional_rounds(regions=np.arange(CLIENTS) % 2, durations=c.constant(1)),
 }
 BUFFERED = {"fedasync", "fedbuff", "flexlora", "fedopt", "fadas", "ca2fl", "asysg", "defedavg_iid"}
 BUFFERED |= {"mifa", "ia2sgd", "ace", "aced", "area", "port", "malenia", "fedcompass", "basgd"}
@@ -129,10 +108,10 @@ def test_every_server_has_its_row() -> None:
 
 
 def test_a_trace_fits_where_its_protocol_does() -> None:
-    clock = trace(CLOCKS["bernoulli"], uploads=np.ones((4, CLIENTS), bool))
+    clock = c.trace(CLOCKS["bernoulli"], uploads=np.ones((4, CLIENTS), bool))
     simulation("audg", clock).check()
     with pytest.raises(ValueError, match="audg does not run on the clock sampled"):
-        simulation("audg", trace(CLOCKS["sampled"], sets=np.zeros((4, 3), int))).check()
+        simulation("audg", c.trace(CLOCKS["sampled"], sets=np.zeros((4, 3), int))).check()
 
 
 def with_client(name: str, clock: str, **options: Any) -> Simulation:
@@ -141,8 +120,8 @@ def with_client(name: str, clock: str, **options: Any) -> Simulation:
 
 
 ADAM, PROXIMAL, MOMENTUM = {"optimizer": optax.adam}, {"proximal": 0.1}, {"momentum": 0.9}
-AT_NIGHT = free_running(concurrency=CLIENTS, hours=available(22, 6), durations=constant(1))
-AT_STEPS = free_running(concurrency=CLIENTS, dispatch="step", durations=constant(1))
+AT_NIGHT = c.free_running(concurrency=CLIENTS, hours=c.available(22, 6), durations=c.constant(1))
+AT_STEPS = c.free_running(concurrency=CLIENTS, dispatch="step", durations=c.constant(1))
 # server, clock, options of the client, what the message names
 CLIENTS_REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("asysg", "free_running, buffer", {"steps": 2}, "one gradient"),
@@ -169,18 +148,18 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (server.fedfa(0), "free_running", "window"),
     (server.delay_adaptive(rule="koloskova"), "free_running", "smoothness"),
     (server.delay_adaptive(smoothness=2.0), "free_running", "smoothness"),
-    (server.ace(), free_running(concurrency=4, durations=constant(1)), "concurrency"),
+    (server.ace(), c.free_running(concurrency=4, durations=c.constant(1)), "concurrency"),
     (server.aced(), AT_STEPS, "dispatch"),
-    (server.ace(), free_running(rate=0.1, durations=constant(1)), "rate"),
+    (server.ace(), c.free_running(rate=0.1, durations=c.constant(1)), "rate"),
     (server.ia2sgd(), AT_NIGHT, "hours"),
     (server.aced(max_age=-1), "free_running", "max_age"),
     (server.fedstale(), "bernoulli", "participation"),
     (server.fedstale(participation=0.5, estimate=True), "synchronous", "participation"),
-    (server.fedstale(), synchronous(cohort=3, durations=constant(1), lost=0.5), "participation"),
-    (server.fedstale(), warm_up(CLOCKS["synchronous"]), "participation"),
+    (server.fedstale(), c.synchronous(cohort=3, durations=c.constant(1), lost=0.5), "participation"),
+    (server.fedstale(), c.warm_up(CLOCKS["synchronous"]), "participation"),
     (server.fedstale(participation=np.full(4, 0.5)), "synchronous", "participation"),
     (server.fedstale(memory=1.5), "synchronous", "memory"),
-    (server.defedavg_iid(), free_running(concurrency=4, buffer=2, durations=constant(1)), "concurrency"),
+    (server.defedavg_iid(), c.free_running(concurrency=4, buffer=2, durations=c.constant(1)), "concurrency"),
     (server.fedadam(eps=0.0), "synchronous", "eps"),
     (server.fedams(max_init=-1), "synchronous", "max_init"),
     (server.fedams(bias_correction="some"), "synchronous", "bias_correction"),
@@ -191,7 +170,7 @@ REFUSED: list[tuple[Any, Any, str]] = [
     (server.favano("mean"), "interrupting", "deterministic"),
     (server.favano(normaliser=np.ones(4)), "interrupting", "normaliser"),
     (server.favano(normaliser=np.zeros(CLIENTS)), "interrupting", "normaliser"),
-    (server.fedams(), synchronous(cohort=7, durations=constant(1)), "cohort"),
+    (server.fedams(), c.synchronous(cohort=7, durations=c.constant(1)), "cohort"),
 ]
 
 
@@ -232,16 +211,16 @@ class own_models(Server):
 @pytest.mark.parametrize(
     ("clock", "options", "fits"),
     [
-        (free_running, dict(concurrency=2, buffer=2), False),
-        (free_running, dict(concurrency=2, buffer=2, dispatch="step"), True),
-        (free_running, dict(concurrency=2), True),
-        (free_running, dict(concurrency=2, before_step=True), False),
-        (every_buffer, {}, False),
-        (synchronous, {}, True),
+        (c.free_running, dict(concurrency=2, buffer=2), False),
+        (c.free_running, dict(concurrency=2, buffer=2, dispatch="step"), True),
+        (c.free_running, dict(concurrency=2), True),
+        (c.free_running, dict(concurrency=2, before_step=True), False),
+        (c.every_buffer, {}, False),
+        (c.synchronous, {}, True),
     ],
 )
 def test_clients_with_models_of_their_own_wait_for_the_server_step(clock: Any, options: Any, fits: bool) -> None:
-    sim = simulation("fedbuff", clock(durations=uniform(1, 5), **options), server=own_models())
+    sim = simulation("fedbuff", clock(durations=c.uniform(1, 5), **options), server=own_models())
     if fits:
         sim.check()
     else:

@@ -8,8 +8,7 @@ import pytest
 import jaxafl as afl
 from jaxafl import theory
 from jaxafl.options import UserError
-from tests.problems import descent, points
-from tests.test_dp_sgd import Normalised
+from tests.problems import Normalised, descent, points
 from tests.test_frozen import FROZEN
 
 
