@@ -66,23 +66,30 @@ class low_rank(Upload):
 
     def apply(self, delta: Tree, sent: Sent) -> Tree:
         kernels, whole = self._divided(named_leaves(delta))
-        key = drawing_key(sent.key)
+        key, order = drawing_key(sent.key), [*kernels]
 
         def received(path: Any, leaf: Array) -> Array:
             name = path_of(path)
             if name not in kernels:
                 return leaf if name in whole else jnp.zeros_like(leaf)
-            matrix = leaf.reshape(-1, leaf.shape[-1])
-            drawn = jax.random.normal(jax.random.fold_in(key, [*kernels].index(name)), (leaf.shape[-1], self.rank))
-            basis = jnp.linalg.qr(matrix @ drawn.astype(matrix.dtype))[0]
-            return (basis @ (basis.T @ matrix)).reshape(leaf.shape).astype(leaf.dtype)
+            columns = leaf.shape[-1]
+            matrix = leaf.reshape(-1, columns)
+            own_key = jax.random.fold_in(key, order.index(name))
+            drawn = jax.random.normal(own_key, (columns, self.rank), leaf.dtype)
+            basis = jnp.linalg.qr(matrix @ drawn)[0]
+            projected = basis @ (basis.T @ matrix)
+            return projected.reshape(leaf.shape)
 
         return jax.tree_util.tree_map_with_path(received, delta)
 
     def size(self, size: Size, leaves: Leaves) -> Size:
         kernels, whole = self._divided({leaf.path: leaf for leaf in leaves})
-        counts = [min(leaf, self.rank * (leaf // leaf.shape[-1] + leaf.shape[-1])) for leaf in kernels.values()]
-        return size.dense(leaves)._replace(entries=sum(counts) + sum(whole.values()))
+        entries = sum(whole.values())
+        for leaf in kernels.values():
+            columns = leaf.shape[-1]
+            factors = self.rank * (leaf // columns + columns)
+            entries += min(leaf, factors)
+        return size.dense(leaves)._replace(entries=entries)
 
     def check(self, leaves: Leaves) -> None:
         check_whole(self.name, "rank", self.rank, least=1)
@@ -105,25 +112,33 @@ class low_rank(Upload):
 
             def local(key: Array, moved: dict[str, Any], params: Tree) -> dict[str, Any]:
                 """Returns what `inner` trains, by path: the factors of kernels, and other parameters as they are."""
-                found = self._divided(named_leaves(params))[1]
-                for index, (name, pair) in enumerate(moved.items()):
-                    shape, bound = pair["a"].shape, pair["a"].shape[1] ** -0.5
-                    first = jax.random.uniform(jax.random.fold_in(key, index), shape, pair["a"].dtype, -bound, bound)
-                    found[name] = pair | {"a": pair["a"] + first}
+                _, found = self._divided(named_leaves(params))
+                for index, (name, pair) in enumerate(sorted(moved.items())):
+                    a = pair["a"]
+                    bound = a.shape[1] ** -0.5
+                    own_key = jax.random.fold_in(key, index)
+                    first = jax.random.uniform(own_key, a.shape, a.dtype, -bound, bound)
+                    found[name] = {"a": a + first, "b": pair["b"]}
                 return found
 
             def init(params: Tree) -> Factors:
-                key, moved = jax.random.key(0), {}
-                for name, leaf in self._divided(named_leaves(params))[0].items():
-                    shapes = {"a": (self.rank, leaf.size // leaf.shape[-1]), "b": (leaf.shape[-1], self.rank)}
-                    moved[name] = {factor: jnp.zeros(shape, leaf.dtype) for factor, shape in shapes.items()}
+                key = jax.random.key(0)
+                moved = {}
+                kernels, _ = self._divided(named_leaves(params))
+                for name, leaf in kernels.items():
+                    columns = leaf.shape[-1]
+                    a = jnp.zeros((self.rank, leaf.size // columns), leaf.dtype)
+                    b = jnp.zeros((columns, self.rank), leaf.dtype)
+                    moved[name] = {"a": a, "b": b}
                 return Factors(key, moved, inner.init(local(key, moved, params)))
 
             def update(gradient: Tree, state: Factors, params: Tree = None) -> tuple[Tree, Factors]:
                 def changes(trained: dict[str, Any]) -> dict[str, Array]:
-                    products = {name: (trained[name]["b"] @ trained[name]["a"]).T for name in state.moved}
-                    scaled = {name: alpha / self.rank * one for name, one in products.items()}
-                    return trained | {name: one.reshape(slopes[name].shape) for name, one in scaled.items()}
+                    found = dict(trained)
+                    for name in state.moved:
+                        product = trained[name]["b"] @ trained[name]["a"]
+                        found[name] = alpha / self.rank * product.T.reshape(slopes[name].shape)
+                    return found
 
                 slopes, before = named_leaves(gradient), local(state.key, state.moved, params)
                 values, pulled = jax.vjp(changes, before)
