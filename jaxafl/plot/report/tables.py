@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,26 +22,36 @@ _DELTA = 1e-5
 _NAMED = 10  # further runs are only counted
 
 
-def summary(lines: Lines) -> Html:
-    """Returns the table of the main numbers of lines, without empty columns."""
-    columns: dict[str, list[Cell]] = {}
+def numbers(lines: Lines, metrics: Sequence[str]) -> dict[str, list[Cell]]:
+    """Returns the main numbers of lines: title -> a cell per line.
+
+    Args:
+        lines: the lines.
+        metrics: metrics of their evaluations; of the first also the best value.
+    """
+    at, columns = lines[0].at, dict[str, list[Cell]]()
     if any(len(line.runs) > 1 for line in lines):
         columns["seeds"] = [_number(len(line.runs), "d") for line in lines]
-    for metric in metrics_of(lines):
-        columns[f"{label_of(metric)}, {in_words(lines[0].at)}"] = _spread(lines, metric)
-        if metric == "accuracy":
+    for metric in metrics:
+        columns[f"{label_of(metric)}, {at if at == 'last' else in_words(at)}"] = _spread(lines, metric)
+        if metric == metrics[0]:
             columns[f"{label_of(metric)}, best"] = _spread(lines, metric, "best")
-    columns["server steps"] = _means(lines, steps_made, ",.6g")
     columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
+    for what in ("refused", "stopped", "lost"):
+        if any(discarded_runs(run, what) for line in lines for run in line.runs):
+            columns[f"runs {what}"] = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
+    ages = [staleness_of(line.runs) for line in lines]
+    columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
+    columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
+    return columns
+
+
+def summary(lines: Lines) -> Html:
+    """Returns the table of the numbers of lines, without empty columns."""
+    columns = numbers(lines, [*metrics_of(lines)]) | {"server steps": _means(lines, steps_made, ",.6g")}
     known = set.intersection(*(set(line.runs[0].variables) for line in lines))
     if "staleness" in known:
         columns["client updates"] = _means(lines, lambda run: staleness_of([run]).size, ",.6g")
-        for what in ("refused", "stopped", "lost"):
-            if any(discarded_runs(run, what) for line in lines for run in line.runs):
-                columns[f"runs {what}"] = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
-        ages = [staleness_of(line.runs) for line in lines]
-        columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
-        columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
     costs = {
         "MB up": "bytes_up",
         "MB down": "bytes_down",
@@ -66,17 +76,12 @@ def summary(lines: Lines) -> Html:
     return table(f"Results{several}", header, rows, sortable=True)
 
 
-def endings(lines: Lines) -> Html:
-    """Returns a note of runs that failed, stopped early or have not run, a sentence for each; empty without them."""
+def endings(lines: Lines) -> list[str]:
+    """Returns how many runs failed, stopped early or have not run, and which, a sentence for each; empty if none."""
     reasons = [(line.name, ending(run)) for line in lines for run in line.runs]
     early = [f"{name}: {reason}".removeprefix(": ") for name, reason in reasons if reason]
-    if not early:
-        return Html("")
-    shown = [element("li", text) for text in early[:_NAMED]]
-    if len(early) > _NAMED:
-        shown.append(element("li", f"and {len(early) - _NAMED:,} more"))
-    head = f"{len(early):,} of {len(reasons):,} runs ended early"
-    return element("aside", element("p", element("strong", head)), element("ul", *shown), class_="note")
+    more = [f"and {len(early) - _NAMED:,} more"] * (len(early) > _NAMED)
+    return [f"{len(early):,} of {len(reasons):,} runs ended early", *early[:_NAMED], *more] if early else []
 
 
 def paired(comparison: Any, reference: str | None) -> Html:
