@@ -243,7 +243,7 @@ def test_a_plan_has_the_length_of_its_server_steps(calls: Any, capsys: Any) -> N
 
 BAD = [  # command line, and what stands in the message
     ("bogus", "Unrecognized options: bogus"),
-    ("run --server fedfoo", "there is no server 'fedfoo'; did you mean 'fedfa'? Choose from ace, "),
+    ("run --server fedfoo", "own, got 'fedfoo'; did you mean 'fedfa'?"),
     (f"run {DATA} --seed=-1", "seed must be at least 0"),
     (f"run {DATA} --clock.durations uniform(1)", "missing 1 required positional argument: 'high'"),
     (f"run {DATA} --clock.durations unifrom(1,5)", "did you mean 'uniform'?"),

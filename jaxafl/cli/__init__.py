@@ -14,7 +14,6 @@ from typing import Any
 
 import tyro
 
-from jaxafl.callbacks import Interrupted
 from jaxafl.cli import doctor, quickstart, show
 from jaxafl.cli.simulate import SIMULATING, resume
 from jaxafl.options import UserError
@@ -59,16 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"jaxafl {version()}")
             return 0
         if name in SIMULATING:
-            return SIMULATING[name](arguments)
-        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=_ABOUT, args=argv)
+            return COMMANDS[name](arguments) or 0
+        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=_ABOUT, args=argv) or 0
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
-    except Interrupted as ended:
-        print(f"jaxafl: {ended}", file=sys.stderr)
-        return 128 + ended.signal
-    except KeyboardInterrupt:
-        print("jaxafl: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as ended:  # also `Interrupted`, which says by what, and where it saved
+        print(f"jaxafl: {str(ended) or 'interrupted'}", file=sys.stderr)
+        return 128 + getattr(ended, "signal", signal.SIGINT)
     except (UserError, OSError, MemoryError, ImportError) as error:
         print(f"jaxafl: error: {str(error).strip()}", file=sys.stderr)
         return 2

@@ -11,24 +11,21 @@ import functools
 import importlib
 import inspect
 import os
-import re
 import sys
-import textwrap
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import optax
+from docstring_parser import google
 
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
 from jaxafl.data import partition
-from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, kinds_of, types_of
+from jaxafl.options import Bounds, Part, UserError, bounds_of, check_choice, kinds_of, types_of
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = dataclasses.MISSING
-_SECTION = re.compile(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", re.MULTILINE)
-_DOCUMENTED = re.compile(r"^(\S[^:]*): (.*(?:\n .*)*)", re.MULTILINE)
 KINDS: dict[str, tuple[Any, Any]] = {  # kind -> module, and class of its objects
     "datasets": (data, data.Dataset | data.FederatedData),
     "partitions": (partition, partition.Partition),
@@ -53,6 +50,7 @@ QUESTIONS = {
 _ANSWERS = dict.fromkeys(("malenia", "throttle", "ringmaster", "rennala", "picky_sgd"), "refused")
 _ANSWERS |= {"fedvarp": "remembered", "hierfavg": "waits", "hierfavg_edges": "waits"}
 _OPTIMISERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
+_LISTED = {"optimisers": _OPTIMISERS, "local training": (client.Client,)}  # further kinds
 _SUPPLIED = ("data_dir", "num_classes")  # by --data-dir and by the data
 _WRITTEN = (float, int, str, bool, typing.Literal, tuple, Sequence)  # types that have a text
 _PROXIMAL = "FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient."
@@ -77,6 +75,7 @@ class Constructor(NamedTuple):
     summary: str
     options: tuple[Option, ...]
     clocks: tuple[str, ...] = ()  # for a server: the shipped clocks that it runs on
+    local: dict[str, Any] = {}  # for a server: its defaults of local training
 
     @property
     def question(self) -> str:
@@ -91,14 +90,18 @@ class Constructor(NamedTuple):
 @functools.cache
 def offered(kind: str) -> dict[str, Constructor]:
     """Returns the constructors of a kind by name; `kind` is a key of `KINDS`, "optimisers" or "local training"."""
-    if kind not in KINDS:
-        return {call.__name__: describe(call) for call in (_OPTIMISERS if kind == "optimisers" else (client.Client,))}
+    if kind in _LISTED:
+        return {call.__name__: describe(call) for call in _LISTED[kind]}
     module, made = KINDS[kind]
-    public = {name: getattr(module, name) for name in module.__all__ if name.islower()}
-    found = {name: describe(call) for name, call in public.items() if _makes(call, made)}
+    found = {name: describe(call) for name, call in public(module).items() if _makes(call, made)}
     if kind == "servers":  # FedProx is FedAvg with another client
-        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL)
+        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL, local={"proximal": 0.01})
     return dict(sorted(found.items()))
+
+
+def public(*modules: Any) -> dict[str, Callable[..., Any]]:
+    """Returns what modules offer by name, without the types of annotations, whose names have capitals."""
+    return {name: getattr(module, name) for module in modules for name in module.__all__ if name.islower()}
 
 
 def find(name: str, kind: str) -> Constructor:
@@ -114,10 +117,7 @@ def find(name: str, kind: str) -> Constructor:
         text = " ".join(str(offered("presets")[name].call.__doc__).split())
         way = text.partition("In a shell: `")[2].partition("`")[0]
         raise UserError(f"{name} is a server on a certain clock; write {way}")
-    if name not in offered(kind):
-        known = f"{', '.join(offered(kind))}, or package.module:name of your own"
-        close = did_you_mean(name, offered(kind))
-        raise UserError(f"there is no {kind.removesuffix('s')} {name!r}{close or ';'} Choose from {known}")
+    check_choice("jaxafl", kind.removesuffix("s"), name, tuple(offered(kind)), ", or package.module:name of your own")
     return offered(kind)[name]
 
 
@@ -146,7 +146,8 @@ def describe(call: Any) -> Constructor:
             allowed = _allowed(hint, bounds.get(name, Bounds()))
             options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
-    return Constructor(call.__name__, call, summary, tuple(options), tuple(sorted(getattr(call, "clocks", ()))))
+    clocks, local = tuple(sorted(getattr(call, "clocks", ()))), getattr(call, "local", {})
+    return Constructor(call.__name__, call, summary, tuple(options), clocks, local)
 
 
 def parts_of(hint: Any) -> tuple[type, ...]:
@@ -189,8 +190,6 @@ def _makes(call: Any, made: Any) -> bool:
 
 def _helps(call: Any) -> dict[str, str]:
     """Returns the `Args` of the docstring by name, including those of base classes."""
-    found: dict[str, str] = {}
-    for documented in reversed(call.__mro__) if isinstance(call, type) else [call]:
-        for section in re.findall(_SECTION, inspect.getdoc(documented) or ""):
-            found |= {name: " ".join(text.split()) for name, text in re.findall(_DOCUMENTED, textwrap.dedent(section))}
-    return found
+    documented = reversed(call.__mro__) if isinstance(call, type) else [call]
+    every = [told for one in documented for told in google.parse(one.__doc__ or "").params]
+    return {told.arg_name: " ".join((told.description or "").split()) for told in every}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import itertools
 import pathlib
@@ -24,7 +23,6 @@ from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, imported, 
 from jaxafl.cli.expressions import NONE, read
 from jaxafl.client import Client
 from jaxafl.client.attack import Attack
-from jaxafl.client.correction import storm
 from jaxafl.clock import uniform
 from jaxafl.data import Dataset
 from jaxafl.models.model import Precision
@@ -48,14 +46,6 @@ _NETWORKS = {
     "shakespeare_plays": "decoder",
 }
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
-_GRADIENT = {"learning_rate": 1.0, "steps": 1}
-_LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers -> their defaults of local training
-    "fedprox": {"proximal": 0.01},
-    "asysg": _GRADIENT,
-    "audg": _GRADIENT | {"batch_size": None},
-    "psurdg": _GRADIENT | {"batch_size": None},
-    "mu2": _GRADIENT | {"correction": storm()},
-}
 _MORE = """
 
 Options depend on the data, model, server and clock that the command line names (see jaxafl list).
@@ -81,9 +71,13 @@ def _metrics(text: str) -> dict[str, Any]:
     return {name.strip(): imported(place) for name, _, place in (one.partition("=") for one in text.split(","))}
 
 
+def numbers(text: str) -> tuple[float | None, ...]:
+    """Returns the numbers of a text, `None` where there is nothing between commas."""
+    return tuple(float(one) if one else None for one in text.split(","))
+
+
 _Axis = UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]]
 _Attack = Annotated[Any, written(lambda text: read(text, Attack | None), "EXPR")]
-_Numbers = Annotated[Any, written(lambda text: [float(one) for one in text.split(",")], "NUMBER,...")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,7 +210,7 @@ class Compare(Shared):
 
     method: UseAppendAction[Annotated[tuple[str, ...], arg(metavar='NAME="OPTIONS"')]] = ()
     seeds: int = 6
-    targets: _Numbers = ()
+    targets: Annotated[Any, written(numbers, "NUMBER,...")] = ()
     metric: str = "accuracy"
 
 
@@ -368,7 +362,7 @@ def options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
     usual = {name: value for name, value in _REQUIRED.items() if name in every and every[name].default is REQUIRED}
     if part == "client":
         every |= {option.name: option for option in offered("local training")["Client"].options}
-        usual = {"learning_rate": 0.05, "steps": 10} | _LOCAL_TRAINING.get(names["server"].name, {})
+        usual = {"learning_rate": 0.05, "steps": 10} | names["server"].local
     elif part == "clock":
         of_paper = getattr(names["server"].call, "buffer", 1)
         usual |= {"concurrency": 10} | ({"buffer": of_paper} if of_paper > 1 else {})
@@ -384,7 +378,7 @@ def make_simulation(line: Line) -> Simulation:
     if line.file:
         file = pathlib.Path(line.file).resolve()
         sys.path.insert(0, str(file.parent))
-        found = getattr(importlib.import_module(file.stem), "simulation", None)
+        found = imported(f"{file.stem}:simulation")
         if not isinstance(found, Simulation):
             raise UserError(f"{file.name}: simulation is {shown(found)}; expected a jaxafl.Simulation")
         return found
@@ -416,7 +410,7 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
     if isinstance(found, Dataset):
         if "partition" not in names:
             raise UserError(
-                f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
+                f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or others"
             )
         test: Any = "per_client" if options.per_client and options.validation is None else "shared"
         split = names["partition"].call(**values["partition"])

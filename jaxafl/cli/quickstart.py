@@ -43,7 +43,7 @@ _EVALUATIONS = 30
 _TARGET = 0.9  # fraction of the best accuracy of the weakest method
 
 
-def init(folder: Positional[pathlib.Path]) -> int:
+def init(folder: Positional[pathlib.Path]) -> None:
     """Write a starter experiment: a script with a server of one's own, and a Slurm file.
 
     Args:
@@ -57,12 +57,11 @@ def init(folder: Positional[pathlib.Path]) -> int:
         file.write_text(template.read_text("utf-8"), "utf-8")
         print(f"wrote {file}")
     print(f"\nNow: cd {folder} && python experiment.py --smoke")
-    return 0
 
 
 def quickstart(
     output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True
-) -> int:
+) -> None:
     """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
 
     Args:
@@ -91,7 +90,6 @@ def quickstart(
         results.save(run, output_dir / f"quickstart-{name}.nc")
     accuracy_vs_time(found, path=image)
     print(f"wrote {image}, and the results as quickstart-*.nc beside it")
-    return 0
 
 
 def _methods(dataset: FederatedData) -> dict[str, Simulation]:

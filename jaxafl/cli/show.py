@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 
 from jaxafl import results
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
-from jaxafl.cli.line import written
+from jaxafl.cli.line import numbers, written
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
@@ -28,13 +28,11 @@ if TYPE_CHECKING:  # importing xarray here would slow down every command
 
 _Several = arg(metavar="RESULT [RESULT ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
-_Limits = Annotated[
-    Any, written(lambda text: tuple(float(one) if one else None for one in text.split(",")), "LOW,HIGH")
-]
+_Limits = Annotated[Any, written(numbers, "LOW,HIGH")]
 _Part: Any = Literal[tuple(KINDS)]
 
 
-def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> int:
+def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> None:
     """List the parts of a simulation: datasets, partitions, models, servers and their clocks, presets, and others.
 
     Every one is listed with its options, servers and presets by question.
@@ -54,10 +52,9 @@ def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> int:
                 table.add_row(one.name, "\n".join(lines))
             if table.row_count:
                 console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
-    return 0
 
 
-def gather(folder: Positional[pathlib.Path]) -> int:
+def gather(folder: Positional[pathlib.Path]) -> None:
     """Show how many members of a sweep or a comparison are finished, from its --folder, while it runs or afterwards.
 
     Args:
@@ -72,7 +69,6 @@ def gather(folder: Positional[pathlib.Path]) -> int:
             member = ", ".join(f"{axis}={done[axis].values[at]}" for axis, at in zip(done.dims, place, strict=True))
             if "member_error" in one and (error := str(one["member_error"].values[place])):
                 print(f"{member}: {error.splitlines()[0]}")
-    return 0
 
 
 def plot_results(
@@ -82,7 +78,7 @@ def plot_results(
     metric: str | None = None,
     xlim: _Limits = None,
     ylim: _Limits = None,
-) -> int:
+) -> None:
     """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
 
     Args:
@@ -103,14 +99,13 @@ def plot_results(
     with user_errors():
         getattr(plot, kind)(found, path=output, **given)
     print(f"wrote {output}")
-    return 0
 
 
 def report(
     files: _Files,
     output: Annotated[pathlib.Path, arg(metavar="PAGE.html")] = pathlib.Path("report.html"),
     reference: str | None = None,
-) -> int:
+) -> None:
     """Write results as one interactive page that needs no network: summary, curves, settings, citation.
 
     Args:
@@ -128,7 +123,6 @@ def report(
                 found = Comparison(found, gathered(files[0])[1] if len(files) == 1 else "last")
         plot.report(found, output, reference=reference)
     print(f"wrote {output}")
-    return 0
 
 
 def _loaded(files: Sequence[pathlib.Path]) -> Any:
