@@ -24,7 +24,8 @@ import reference
 
 import jaxafl as afl
 from experiments.__main__ import PAPERS, details
-from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, Constructor, offered
+from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, Constructor, Option, offered
+from jaxafl.options import kinds_of
 from jaxafl.references import BIBTEX
 
 DOCS = pathlib.Path(__file__).resolve().parent
@@ -85,7 +86,7 @@ def options() -> str:
                 lines.append("| option | type | default | allowed | help |\n| --- | --- | --- | --- | --- |")
                 for o in one.options:
                     default = "required" if o.default is REQUIRED else f"`{o.default!r}`"
-                    cells = [f"`{o.name}`", o.type, default, o.allowed, o.help]
+                    cells = [f"`{o.name}`", o.type, default, _allowed(o), o.help]
                     lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
                 lines.append("")
     return "\n".join(lines).rstrip()
@@ -217,8 +218,16 @@ def _source(call: Any) -> str:
 
 def _options(one: Constructor) -> str:
     default = {option.name: "" if option.default is REQUIRED else f"`{option.default!r}`" for option in one.options}
-    rows = [(f"`{o.name}`", o.type, default[o.name], o.allowed, _set(o.help)) for o in one.options]
+    rows = [(f"`{o.name}`", o.type, default[o.name], _allowed(o), _set(o.help)) for o in one.options]
     return _table(("option", "type", "default", "allowed", "what it is"), rows)
+
+
+def _allowed(option: Option) -> str:
+    """Returns values or bounds in words."""
+    given = option.bounds.limits.items() if {int, float} & kinds_of(option.hint).kinds else ()
+    limits = [f"{sign} {limit:g}" for sign, limit in given if limit is not None]
+    per_client = ["also one per client"] * option.bounds.per_client
+    return ", ".join([*map(str, kinds_of(option.hint).choices), *limits, *per_client])
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -1,6 +1,6 @@
-"""The command line: `jaxafl COMMAND`, with the names of the Python interface.
+"""Simulates asynchronous federated learning. jaxafl --version shows the version.
 
-The first line of a command's docstring is its line in the help; its `Args` are the help of the options.
+jaxafl COMMAND --help shows options; those of run depend on the names given.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from jaxafl.cli.simulate import SIMULATING, resume
 from jaxafl.options import UserError
 from jaxafl.references import version
 
+# This docstring is the help of `jaxafl`. The first line of a command's docstring is its line in it; its `Args` are the
+# help of its options.
 COMMANDS: dict[str, Any] = SIMULATING | {
     "resume": resume,
     "gather": show.gather,
@@ -30,9 +32,6 @@ COMMANDS: dict[str, Any] = SIMULATING | {
     "data": doctor.data,
     "doctor": doctor.doctor,
 }
-_ABOUT = """Simulates asynchronous federated learning. jaxafl --version shows the version.
-
-jaxafl COMMAND --help shows options; those of run depend on the names given."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if name in SIMULATING:
             return COMMANDS[name](arguments) or 0
-        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=_ABOUT, args=argv) or 0
+        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=__doc__, args=argv) or 0
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
     except KeyboardInterrupt as ended:  # also `Interrupted`, which says by what, and where it saved

@@ -62,7 +62,7 @@ class Option(NamedTuple):
     name: str
     type: str  # in words
     default: Any  # REQUIRED if there is none
-    allowed: str  # values or bounds, in words
+    bounds: Bounds
     help: str
     hint: Any  # annotation
 
@@ -117,7 +117,9 @@ def find(name: str, kind: str) -> Constructor:
         text = " ".join(str(offered("presets")[name].call.__doc__).split())
         way = text.partition("In a shell: `")[2].partition("`")[0]
         raise UserError(f"{name} is a server on a certain clock; write {way}")
-    check_choice("jaxafl", kind.removesuffix("s"), name, tuple(offered(kind)), ", or package.module:name of your own")
+    check_choice(
+        "the command line", kind.removesuffix("s"), name, tuple(offered(kind)), ", or package.module:name of your own"
+    )
     return offered(kind)[name]
 
 
@@ -143,8 +145,8 @@ def describe(call: Any) -> Constructor:
         supplied = name in _SUPPLIED or (name, hint) == ("download", bool)  # a clock's `download` is a probability
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if (_is_written(hint) or (default is REQUIRED and bounds)) and not supplied and not several:
-            allowed = _allowed(hint, bounds.get(name, Bounds()))
-            options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
+            allowed, told = bounds.get(name, Bounds()), helps.get(name, "")
+            options.append(Option(name, _words(hint), default, allowed, told, hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
     clocks, local = tuple(sorted(getattr(call, "clocks", ()))), getattr(call, "local", {})
     return Constructor(call.__name__, call, summary, tuple(options), clocks, local)
@@ -169,13 +171,6 @@ def _is_written(hint: Any) -> bool:
     """Returns True if a command line can give values of a type: numbers, words, lists and parts."""
     kinds = kinds_of(hint).kinds
     return bool(parts_of(hint) or kinds & {*_WRITTEN}) and bytes not in kinds  # NumPy's `ArrayLike` has it
-
-
-def _allowed(hint: Any, bounds: Bounds) -> str:
-    """Returns values or bounds in words."""
-    given = bounds.limits.items() if {int, float} & kinds_of(hint).kinds else ()
-    limits = [f"{sign} {limit:g}" for sign, limit in given if limit is not None]
-    return ", ".join([*map(str, kinds_of(hint).choices), *limits, *["also one per client"] * bounds.per_client])
 
 
 def _makes(call: Any, made: Any) -> bool:

@@ -359,7 +359,7 @@ def _field(option: Option) -> tuple[str, Any, Any]:
 def options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
     """Returns the options of a part, with the defaults of the command line."""
     every = {option.name: option for option in names[part].options}
-    usual = {name: value for name, value in _REQUIRED.items() if name in every and every[name].default is REQUIRED}
+    usual = {name: _REQUIRED.get(name, REQUIRED) for name, one in every.items() if one.default is REQUIRED}
     if part == "client":
         every |= {option.name: option for option in offered("local training")["Client"].options}
         usual = {"learning_rate": 0.05, "steps": 10} | names["server"].local
@@ -424,9 +424,8 @@ def _clock(line: Line, values: dict[str, Any], clients: int) -> Any:
     """Returns the clock, with M_c at most N and M at most M_c where they are not given."""
     if "concurrency" in values and "--clock.concurrency" not in line.given:
         values["concurrency"] = None if values.get("rate") else min(values["concurrency"], clients)
-    of_paper = getattr(line.names["server"].call, "buffer", 1)
-    if "--clock.buffer" not in line.given and values.get("buffer") == of_paper:
-        values["buffer"] = None if values.get("period") else min(of_paper, values.get("concurrency") or of_paper)
+    if "--clock.buffer" not in line.given and (usual := values.get("buffer")):
+        values["buffer"] = None if values.get("period") else min(usual, values.get("concurrency") or usual)
     return line.names["clock"].call(**values)
 
 

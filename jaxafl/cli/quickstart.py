@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import importlib.resources
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import optax
@@ -34,9 +34,6 @@ from jaxafl.data import FederatedData
 from jaxafl.options import UserError
 from jaxafl.results.curves import reach
 from jaxafl.simulation import Simulation
-
-if TYPE_CHECKING:  # importing xarray here would slow down every command
-    import xarray as xr
 
 _STEPS, _CLIENTS, _BUFFER = 10, 10, 5  # K, N, M
 _EVALUATIONS = 30
@@ -83,11 +80,10 @@ def quickstart(
         seconds, reached = reach(run, target, "accuracy", "time")
         when = f"after {seconds:.0f} s" if reached else "never"
         print(f"{name:<11} {int(run['local_steps'].sum())} local steps, {target:.0%} {when}")
+        results.save(run, output_dir / f"quickstart-{name}.nc")
     labels = np.asarray(dataset.test_arrays()[1])
     print(f"The majority class alone: {np.bincount(labels).max() / len(labels):.1%} of the test set.")
     print("One seed, untuned, equal local steps, best on the test set: not a ranking. Times are simulated.")
-    for name, run in found.items():
-        results.save(run, output_dir / f"quickstart-{name}.nc")
     accuracy_vs_time(found, path=image)
     print(f"wrote {image}, and the results as quickstart-*.nc beside it")
 
@@ -111,7 +107,7 @@ def _methods(dataset: FederatedData) -> dict[str, Simulation]:
     return {name: Simulation(dataset, model, client, *pair) for name, pair in parts.items()}
 
 
-def _run(simulation: Simulation, budget: int, seed: int, progress: bool) -> xr.Dataset:
+def _run(simulation: Simulation, budget: int, seed: int, progress: bool) -> Any:
     """Runs a method until its local steps reach the budget."""
     arrivals = getattr(simulation.clock, "buffer", _CLIENTS)
     server_steps = budget // (_STEPS * arrivals)

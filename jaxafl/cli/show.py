@@ -7,12 +7,11 @@ import pathlib
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
@@ -22,9 +21,6 @@ from jaxafl.cli.line import numbers, written
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
-
-if TYPE_CHECKING:  # importing xarray here would slow down every command
-    import xarray as xr
 
 _Several = arg(metavar="RESULT [RESULT ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
@@ -40,18 +36,19 @@ def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> None:
     Args:
         kinds: kinds to list, such as servers; all by default
     """
-    console = Console()
+    console = Console(markup=False, highlight=False)
     for kind in kinds or KINDS:
-        console.print(f"\n[bold underline]{kind}[/]")
+        console.print(f"\n{kind}", style="bold underline")
         for key, title in QUESTIONS.items() if kind in ("servers", "presets") else [("", "")]:
             table = Table.grid(Column(style="bold", width=20, no_wrap=True), Column(), padding=(0, 2))
             for one in [one for one in offered(kind).values() if not key or one.question == key]:
                 options = (o.name if o.default is REQUIRED else f"{o.name}={o.default!r}" for o in one.options)
-                dim = filter(None, [", ".join(options), f"runs on {', '.join(one.clocks)}" if one.clocks else ""])
-                lines = [escape(one.summary.replace("`", "")), *(f"[dim]{escape(line)}[/dim]" for line in dim)]
-                table.add_row(one.name, "\n".join(lines))
+                table.add_row(one.name, one.summary.replace("`", ""))
+                for text in filter(None, [", ".join(options), "runs on " * bool(one.clocks) + ", ".join(one.clocks)]):
+                    table.add_row("", text, style="dim")
             if table.row_count:
-                console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
+                console.print(f"\n{title}\n" * bool(title), style="italic")
+                console.print(table)
 
 
 def gather(folder: Positional[pathlib.Path]) -> None:
@@ -63,12 +60,11 @@ def gather(folder: Positional[pathlib.Path]) -> None:
     with user_errors():
         found = gathered(folder)[0] if is_comparison(folder) else {"": gather_sweep(folder)}
     for name, one in found.items():
-        done, finished = one["server_steps_made"], np.isfinite(one["final_time"].values)
-        print(f"{name}: " * bool(name) + f"{int(finished.sum())} of {done.size} members are finished")
-        for place in np.ndindex(done.shape):
-            member = ", ".join(f"{axis}={done[axis].values[at]}" for axis, at in zip(done.dims, place, strict=True))
-            if "member_error" in one and (error := str(one["member_error"].values[place])):
-                print(f"{member}: {error.splitlines()[0]}")
+        finished, swept = np.isfinite(one["final_time"].values), one["server_steps_made"].dims
+        print(f"{name}: " * bool(name) + f"{finished.sum()} of {finished.size} members are finished")
+        for error in one["member_error"].stack(member=swept) if "member_error" in one else ():
+            if text := str(error.values):
+                print(f"{', '.join(f'{axis}={error[axis].item()}' for axis in swept)}: {text.splitlines()[0]}")
 
 
 def plot_results(
@@ -138,7 +134,7 @@ def _loaded(files: Sequence[pathlib.Path]) -> Any:
     return next(iter(named.values())) if len(named) == 1 else named
 
 
-def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
+def show_result(result: Any) -> None:
     """Prints the main numbers of a report, a row for each member of a result or of several, and what ended runs."""
     from jaxafl.plot.report import lines, tables
     from jaxafl.results.tables.members import heading
@@ -148,7 +144,8 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
     several = "means over seeds, ± one standard deviation" if "seeds" in columns else None
     table = Table(title=heading(result), box=SIMPLE_HEAD, caption=several)
     for name in [*shown[0].place, *columns]:
-        table.add_column(textwrap.fill(re.sub(r"[._]", r"\g<0> ", name), 10), justify="right", overflow="fold")
+        words = re.sub(r"[._]", r"\g<0> ", name.replace(",", ""))
+        table.add_column(textwrap.fill(words, 10), justify="right", overflow="fold")
     for row, line in enumerate(shown):
         place = [value.removeprefix(f"{axis}=") for axis, value in line.place.items()]
         table.add_row(*place, *(cells[row].text for cells in columns.values()))

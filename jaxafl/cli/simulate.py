@@ -7,8 +7,6 @@ import json
 import os
 import pathlib
 import shlex
-import sys
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +21,7 @@ from jaxafl.cli.show import show_result
 from jaxafl.device.compilation import keep_programs
 from jaxafl.device.hardware import make_cpu_devices
 from jaxafl.options import UserError, user_errors
-from jaxafl.results.failures import FailedRun, failures
+from jaxafl.results.failures import failures
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
@@ -40,7 +38,7 @@ def run(arguments: list[str]) -> int:
     with user_errors():
         simulation.check()
     settings = _settings(run, line, arguments)
-    return _report(line, lambda: simulation.run(seed=line.options.seed, save=line.options.output, **settings))
+    return _report(line, simulation.run(seed=line.options.seed, save=line.options.output, **settings))
 
 
 def sweep(arguments: list[str]) -> int:
@@ -58,7 +56,7 @@ def sweep(arguments: list[str]) -> int:
         print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
         return 0
     settings = _settings(sweep, line, arguments)
-    return _report(line, lambda: run_sweep(simulation, axes, save=options.output, **settings))
+    return _report(line, run_sweep(simulation, axes, save=options.output, **settings))
 
 
 def compare(arguments: list[str]) -> None:
@@ -92,8 +90,7 @@ def tune(arguments: list[str]) -> None:
     """Choose options on the validation set: --validation 0.2 --axis client.learning_rate=0.01,0.03,0.1."""
     line, simulation = _prepared(tune, Tune, arguments)
     options, axes = line.options, axes_of(line)
-    with user_errors(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*widen the grid")  # `print(tuned)` says it
+    with user_errors():
         how = _settings(tune, line, arguments) | {"seeds": options.seeds, "rungs": options.rungs}
         tuned = study.tune(simulation, axes, options.metric, **how)
     print(tuned)
@@ -151,17 +148,12 @@ def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, A
     return found
 
 
-def _report(line: Line, execute: Callable[[], Any]) -> int:
-    """Runs what a command describes, and prints its result; returns exit code 1 if every run failed, else 0."""
-    with warnings.catch_warnings(action="ignore", category=FailedRun):  # failures are printed below the table
-        result = execute()
+def _report(line: Line, result: Any) -> int:
+    """Prints a result; returns exit code 1 if every run failed, else 0."""
     show_result(result)
     output = line.options.output
     print(f"wrote {output}" if output else "the result is not saved; --output result.nc would")
-    failed, runs = failures(result)
-    if failed:
-        print(f"jaxafl: {failed}", file=sys.stderr)
-    return int(runs == 0)
+    return int(failures(result)[1] == 0)
 
 
 class Command(Callback):

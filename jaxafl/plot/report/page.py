@@ -63,7 +63,9 @@ def report(
     lines = lines_of(by_name, results.at if is_comparison else "last")
     made = (figures.curves, figures.by_axis, figures.staleness, figures.participation, figures.spread)
     drawn = [figure for figures_of in made for figure in figures_of(lines)]
-    parts = [("summary", "Summary", joined([*_note(*tables.endings(lines)), tables.summary(lines)]))]
+    early = [element("p", text) for text in tables.endings(lines)]
+    note = element("aside", *early, class_="note") if early else ""
+    parts = [("summary", "Summary", joined([note, tables.summary(lines)]))]
     if is_comparison:
         parts.append(("paired", "Paired differences", tables.paired(results, reference)))
     for figure in drawn:
@@ -89,12 +91,6 @@ def report(
     with replacing(path) as unfinished:
         unfinished.write_text(page, encoding="utf-8")
     return path
-
-
-def _note(head: str = "", *items: str) -> list[Html]:
-    """Returns a note with a list; empty without a head."""
-    listed = element("ul", *(element("li", text) for text in items))
-    return [element("aside", element("p", element("strong", head)), listed, class_="note")] * bool(head)
 
 
 def _figure(figure: Figure) -> Html:

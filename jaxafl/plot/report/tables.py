@@ -38,8 +38,8 @@ def numbers(lines: Lines, metrics: Sequence[str]) -> dict[str, list[Cell]]:
             columns[f"{label_of(metric)}, best"] = _spread(lines, metric, "best")
     columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
     for what in ("refused", "stopped", "lost"):
-        if any(discarded_runs(run, what) for line in lines for run in line.runs):
-            columns[f"runs {what}"] = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
+        cells = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
+        columns |= {f"runs {what}": cells} if any(cell.key for cell in cells) else {}
     ages = [staleness_of(line.runs) for line in lines]
     columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
     columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
