@@ -145,8 +145,8 @@ def describe(call: Any) -> Constructor:
         supplied = name in _SUPPLIED or (name, hint) == ("download", bool)  # a clock's `download` is a probability
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if (_is_written(hint) or (default is REQUIRED and bounds)) and not supplied and not several:
-            allowed, told = bounds.get(name, Bounds()), helps.get(name, "")
-            options.append(Option(name, _words(hint), default, allowed, told, hint))
+            allowed = bounds.get(name, Bounds())
+            options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
     clocks, local = tuple(sorted(getattr(call, "clocks", ()))), getattr(call, "local", {})
     return Constructor(call.__name__, call, summary, tuple(options), clocks, local)
@@ -175,12 +175,12 @@ def _is_written(hint: Any) -> bool:
 
 def _makes(call: Any, made: Any) -> bool:
     """Returns True if a constructor makes such an object, and a command line can give its required options."""
-    returned = call if isinstance(call, type) else types_of(call).get("return")
-    if not isinstance(returned, type) or not issubclass(returned, made):
-        return False
+    if isinstance(call, type):
+        return issubclass(call, made)
     given = {*_SUPPLIED, *(option.name for option in describe(call).options)}
-    needed = (one.name for one in inspect.signature(call).parameters.values() if one.default is one.empty)
-    return isinstance(call, type) or given.issuperset(needed)
+    needed = {one.name for one in inspect.signature(call).parameters.values() if one.default is one.empty}
+    returned = types_of(call).get("return")
+    return needed <= given and isinstance(returned, type) and issubclass(returned, made)
 
 
 def _helps(call: Any) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import inspect
 import os
 import pathlib
 import platform
@@ -24,6 +23,7 @@ from jaxafl.references import version
 
 # name and extra of a requirement; not of an extra of another package, which has its packages
 _REQUIREMENT = re.compile(r"^([\w.-]+)(?![\w.\[-])[^;\n]*(?:;.*\bextra == ['\"]([\w-]+)['\"])?", re.MULTILINE)
+_ELSEWHERE = ("synthetic", "from_leaf")  # datasets that are not read from the data directory
 _SECONDS = 120  # a broken driver may never answer
 
 
@@ -104,8 +104,7 @@ def nvidia() -> dict[str, str]:
 def datasets(data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
     """Reads every dataset with files, and the traces of phones: name -> summary, or how to get it."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # looking must not download a checkpoint
-    every = offered("datasets").items()
-    looks = {name: one.call for name, one in every if "data_dir" in inspect.signature(one.call).parameters}
+    looks = {name: one.call for name, one in offered("datasets").items() if name not in _ELSEWHERE}
     looks |= {f"phones: {name}": getattr(phones, f"read_{name}") for name in ("links", "availability", "scores")}
     whole = {"femnist": {"clients": None}}  # its default, ten writers, ships with jaxafl
     found = {name: _summary(name, look, data_dir=data_dir, **whole.get(name, {})) for name, look in looks.items()}

@@ -270,9 +270,9 @@ def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
 
 def flags_of(arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the flags of a command line with the words that follow them, `--flag value` or `--flag=value`."""
-    pairs = [(*one.partition("="), following) for one, following in itertools.pairwise([*arguments, ""])]
-    words = [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
-    return [(flag, value) for flag, value in words if flag.startswith("--")]
+    every = itertools.pairwise([*arguments, ""])
+    pairs = [(*one.partition("="), following) for one, following in every if one.startswith("--")]
+    return [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
 
 
 def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:

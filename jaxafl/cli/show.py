@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
@@ -36,19 +37,18 @@ def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> None:
     Args:
         kinds: kinds to list, such as servers; all by default
     """
-    console = Console(markup=False, highlight=False)
+    console = Console()
     for kind in kinds or KINDS:
-        console.print(f"\n{kind}", style="bold underline")
+        console.print(f"\n[bold underline]{kind}[/]")
         for key, title in QUESTIONS.items() if kind in ("servers", "presets") else [("", "")]:
             table = Table.grid(Column(style="bold", width=20, no_wrap=True), Column(), padding=(0, 2))
             for one in [one for one in offered(kind).values() if not key or one.question == key]:
                 options = (o.name if o.default is REQUIRED else f"{o.name}={o.default!r}" for o in one.options)
-                table.add_row(one.name, one.summary.replace("`", ""))
-                for text in filter(None, [", ".join(options), "runs on " * bool(one.clocks) + ", ".join(one.clocks)]):
-                    table.add_row("", text, style="dim")
+                dim = filter(None, [", ".join(options), f"runs on {', '.join(one.clocks)}" if one.clocks else ""])
+                lines = [escape(one.summary.replace("`", "")), *(f"[dim]{escape(line)}[/dim]" for line in dim)]
+                table.add_row(one.name, "\n".join(lines))
             if table.row_count:
-                console.print(f"\n{title}\n" * bool(title), style="italic")
-                console.print(table)
+                console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
 
 
 def gather(folder: Positional[pathlib.Path]) -> None:

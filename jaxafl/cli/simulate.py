@@ -55,8 +55,7 @@ def sweep(arguments: list[str]) -> int:
         found = outlook(simulation, axes, workers=options.workers or 1, **{name: given[name] for name in of_plan})
         print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
         return 0
-    settings = _settings(sweep, line, arguments)
-    return _report(line, run_sweep(simulation, axes, save=options.output, **settings))
+    return _report(line, run_sweep(simulation, axes, save=options.output, **_settings(sweep, line, arguments)))
 
 
 def compare(arguments: list[str]) -> None:
@@ -92,8 +91,7 @@ def tune(arguments: list[str]) -> None:
     options, axes = line.options, axes_of(line)
     with user_errors():
         how = _settings(tune, line, arguments) | {"seeds": options.seeds, "rungs": options.rungs}
-        tuned = study.tune(simulation, axes, options.metric, **how)
-    print(tuned)
+        print(study.tune(simulation, axes, options.metric, **how))
 
 
 def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) -> int | None:
@@ -111,7 +109,7 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) ->
     arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
     if server_steps is not None:
         arguments += ["--server-steps", str(server_steps)]
-    if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
+    if known["directory"] != os.getcwd():
         log_info(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
     return SIMULATING[known["command"]](arguments)

@@ -29,17 +29,19 @@ def numbers(lines: Lines, metrics: Sequence[str]) -> dict[str, list[Cell]]:
         lines: the lines.
         metrics: metrics of their evaluations; of the first also the best value.
     """
-    at, columns = lines[0].at, dict[str, list[Cell]]()
+    columns: dict[str, list[Cell]] = {}
+    at = lines[0].at if lines[0].at == "last" else in_words(lines[0].at)
     if any(len(line.runs) > 1 for line in lines):
         columns["seeds"] = [_number(len(line.runs), "d") for line in lines]
     for metric in metrics:
-        columns[f"{label_of(metric)}, {at if at == 'last' else in_words(at)}"] = _spread(lines, metric)
+        columns[f"{label_of(metric)}, {at}"] = _spread(lines, metric)
         if metric == metrics[0]:
             columns[f"{label_of(metric)}, best"] = _spread(lines, metric, "best")
     columns["simulated time (s)"] = _means(lines, lambda run: run["time"].values[: steps_made(run)][-1:].sum(), ",.4g")
     for what in ("refused", "stopped", "lost"):
         cells = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
-        columns |= {f"runs {what}": cells} if any(cell.key for cell in cells) else {}
+        if any(cell.key for cell in cells):
+            columns[f"runs {what}"] = cells
     ages = [staleness_of(line.runs) for line in lines]
     columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
     columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
@@ -61,7 +63,8 @@ def summary(lines: Lines) -> Html:
     for title, name in costs.items():
         if name in known:
             unit = AXES["bytes"].scale if title.startswith("MB") else 1.0
-            columns[title] = _means(lines, lambda run, name=name, unit=unit: run[name].values.sum() / unit, ",.4g")  # type: ignore[misc]
+            sums = [np.mean([run[name].values.sum() for run in line.runs]) / unit for line in lines]
+            columns[title] = [_number(one, ",.4g") for one in sums]
     noise = [_epsilon(line) for line in lines]
     columns[f"largest ε of a client, δ = {_DELTA:g}"] = [_number(one, ",.4g") for one in noise]
     columns = {name: cells for name, cells in columns.items() if any(cell.text != ABSENT for cell in cells)}
@@ -79,9 +82,13 @@ def summary(lines: Lines) -> Html:
 def endings(lines: Lines) -> list[str]:
     """Returns how many runs failed, stopped early or have not run, and which, a sentence for each; empty if none."""
     reasons = [(line.name, ending(run)) for line in lines for run in line.runs]
-    early = [f"{name}: {reason}".removeprefix(": ") for name, reason in reasons if reason]
-    more = [f"and {len(early) - _NAMED:,} more"] * (len(early) > _NAMED)
-    return [f"{len(early):,} of {len(reasons):,} runs ended early", *early[:_NAMED], *more] if early else []
+    early = [f"{name}: {reason}" for name, reason in reasons if reason]
+    if not early:
+        return []
+    shown = [f"{len(early):,} of {len(reasons):,} runs ended early", *early[:_NAMED]]
+    if len(early) > _NAMED:
+        shown.append(f"and {len(early) - _NAMED:,} more")
+    return shown
 
 
 def paired(comparison: Any, reference: str | None) -> Html:
