@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"jaxafl {version()}")
             return 0
         if name in SIMULATING:
-            return COMMANDS[name](arguments) or 0
+            return SIMULATING[name](arguments) or 0
         return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=__doc__, args=argv) or 0
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)

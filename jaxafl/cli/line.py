@@ -409,9 +409,7 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
     found = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
     if isinstance(found, Dataset):
         if "partition" not in names:
-            raise UserError(
-                f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or others"
-            )
+            raise UserError(f"{found.name} is a pooled dataset; add --partition iid --partition.clients 10, or another")
         test: Any = "per_client" if options.per_client and options.validation is None else "shared"
         split = names["partition"].call(**values["partition"])
         return found.partition(split, seed=options.partition_seed, quantiles=options.partition_quantiles, test=test)
@@ -433,7 +431,7 @@ def _client(line: Line, values: dict[str, Any]) -> Client:
     """Builds the local training. The optimiser is not given `None`, nor defaults that no axis varies."""
     if values["epochs"] is not None and "--client.steps" not in line.given:
         values["steps"] = None
-    for name, default in [(option.name, option.default) for option in line.names["client"].options]:
+    for name, _, default, *_ in line.names["client"].options:
         if values[name] is None or (f"client.{name}" not in line.axes and np.array_equal(values[name], default)):
             del values[name]
     return Client(line.names["client"].call, **values)

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tyro.conf import Positional
@@ -115,12 +115,7 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) ->
     return SIMULATING[known["command"]](arguments)
 
 
-SIMULATING: dict[str, Callable[[list[str]], int | None]] = {
-    "run": run,
-    "sweep": sweep,
-    "compare": compare,
-    "tune": tune,
-}
+SIMULATING: dict[str, Any] = {"run": run, "sweep": sweep, "compare": compare, "tune": tune}
 
 
 def _prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tuple[Line, Simulation]:
@@ -142,7 +137,8 @@ def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, A
     found = options.settings()
     if options.folder is not None:
         known = Command(options.folder, command.__name__, arguments)
-        found["callbacks"] += [known] if command is not sweep else []
+        if command is not sweep:
+            found["callbacks"].append(known)
     return found
 
 

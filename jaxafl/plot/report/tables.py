@@ -30,7 +30,7 @@ def numbers(lines: Lines, metrics: Sequence[str]) -> dict[str, list[Cell]]:
         metrics: metrics of their evaluations; of the first also the best value.
     """
     columns: dict[str, list[Cell]] = {}
-    at = lines[0].at if lines[0].at == "last" else in_words(lines[0].at)
+    at = "last" if lines[0].at == "last" else in_words(lines[0].at)
     if any(len(line.runs) > 1 for line in lines):
         columns["seeds"] = [_number(len(line.runs), "d") for line in lines]
     for metric in metrics:
@@ -42,9 +42,9 @@ def numbers(lines: Lines, metrics: Sequence[str]) -> dict[str, list[Cell]]:
         cells = _means(lines, functools.partial(discarded_runs, name=what), ",.6g")
         if any(cell.key for cell in cells):
             columns[f"runs {what}"] = cells
-    ages = [staleness_of(line.runs) for line in lines]
-    columns["staleness, mean"] = [_number(age.mean() if age.size else np.nan, ",.3g") for age in ages]
-    columns["staleness, largest"] = [_number(age.max() if age.size else np.nan, ",.0f") for age in ages]
+    ages = [_ages(line) for line in lines]
+    columns["staleness, mean"] = [_number(age.mean(), ",.3g") for age in ages]
+    columns["staleness, largest"] = [_number(age.max(), ",.0f") for age in ages]
     return columns
 
 
@@ -81,11 +81,15 @@ def summary(lines: Lines) -> Html:
 
 def endings(lines: Lines) -> list[str]:
     """Returns how many runs failed, stopped early or have not run, and which, a sentence for each; empty if none."""
-    reasons = [(line.name, ending(run)) for line in lines for run in line.runs]
-    early = [f"{name}: {reason}" for name, reason in reasons if reason]
+    count, early = 0, []
+    for line in lines:
+        count += len(line.runs)
+        for run in line.runs:
+            if reason := ending(run):
+                early.append(f"{line.name}: {reason}")
     if not early:
         return []
-    shown = [f"{len(early):,} of {len(reasons):,} runs ended early", *early[:_NAMED]]
+    shown = [f"{len(early):,} of {count:,} runs ended early", *early[:_NAMED]]
     if len(early) > _NAMED:
         shown.append(f"and {len(early) - _NAMED:,} more")
     return shown
@@ -127,6 +131,12 @@ def _spread(lines: Lines, metric: str, at: At | None = None) -> list[Cell]:
 def _means(lines: Lines, of: Callable[[Any], float], form: str) -> list[Cell]:
     """Returns the mean of a number over the runs of each line."""
     return [_number(float(np.mean([of(run) for run in line.runs])), form) for line in lines]
+
+
+def _ages(line: Line) -> np.ndarray:
+    """Returns the staleness of the arrivals of a line; NaN if it has none."""
+    found = staleness_of(line.runs)
+    return found if found.size else np.full(1, np.nan)
 
 
 def _epsilon(line: Line) -> float:
