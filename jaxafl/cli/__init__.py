@@ -1,6 +1,6 @@
-"""The command line: `jaxafl COMMAND`, with the names of the Python interface.
+"""Simulates asynchronous federated learning. jaxafl --version shows the version.
 
-The first line of a command's docstring is its line in the help; its `Args` are the help of the options.
+jaxafl COMMAND --help shows options; those of run depend on the names given.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 import tyro
 
-from jaxafl.callbacks import Interrupted
 from jaxafl.cli import doctor, quickstart, show
 from jaxafl.cli.simulate import SIMULATING, resume
 from jaxafl.options import UserError
 from jaxafl.references import version
 
+# This docstring is the help of `jaxafl`. The first line of a command's docstring is its line in it; its `Args` are the
+# help of its options.
 COMMANDS: dict[str, Any] = SIMULATING | {
     "resume": resume,
     "gather": show.gather,
@@ -31,9 +32,6 @@ COMMANDS: dict[str, Any] = SIMULATING | {
     "data": doctor.data,
     "doctor": doctor.doctor,
 }
-_ABOUT = """Simulates asynchronous federated learning. jaxafl --version shows the version.
-
-jaxafl COMMAND --help shows options; those of run depend on the names given."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,16 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"jaxafl {version()}")
             return 0
         if name in SIMULATING:
-            return SIMULATING[name](arguments)
-        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=_ABOUT, args=argv)
+            return SIMULATING[name](arguments) or 0
+        return tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="jaxafl", description=__doc__, args=argv) or 0
     except SystemExit as ended:  # the option parser has printed the reason
         return int(ended.code or 0)
-    except Interrupted as ended:
-        print(f"jaxafl: {ended}", file=sys.stderr)
-        return 128 + ended.signal
-    except KeyboardInterrupt:
-        print("jaxafl: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as ended:  # also `Interrupted`, which says by what, and where it saved
+        print(f"jaxafl: {str(ended) or 'interrupted'}", file=sys.stderr)
+        return 128 + getattr(ended, "signal", signal.SIGINT)
     except (UserError, OSError, MemoryError, ImportError) as error:
         print(f"jaxafl: error: {str(error).strip()}", file=sys.stderr)
         return 2

@@ -52,6 +52,7 @@ QUESTIONS = {
 _ANSWERS = dict.fromkeys(("malenia", "throttle", "ringmaster", "rennala", "picky_sgd"), "refused")
 _ANSWERS |= {"fedvarp": "remembered", "hierfavg": "waits", "hierfavg_edges": "waits"}
 _OPTIMISERS = (optax.sgd, optax.adam, optax.adamw, optax.amsgrad, optax.adagrad, optax.rmsprop, optax.yogi, optax.lion)
+_LISTED = {"optimisers": _OPTIMISERS, "local training": (client.Client,)}  # further kinds
 _SUPPLIED = ("data_dir", "num_classes")  # by --data-dir and by the data
 _WRITTEN = (float, int, str, bool, typing.Literal, tuple, Sequence)  # types that have a text
 _PROXIMAL = "FedProx: `fedavg` with Client(proximal=mu), which adds μ (x - x_s) to every local gradient."
@@ -76,6 +77,7 @@ class Constructor(NamedTuple):
     summary: str
     options: tuple[Option, ...]
     clocks: tuple[str, ...] = ()  # for a server: the shipped clocks that it runs on
+    local: dict[str, Any] = {}  # for a server: its defaults of local training
 
     @property
     def question(self) -> str:
@@ -90,14 +92,18 @@ class Constructor(NamedTuple):
 @functools.cache
 def offered(kind: str) -> dict[str, Constructor]:
     """Returns the constructors of a kind by name; `kind` is a key of `KINDS`, "optimisers" or "local training"."""
-    if kind not in KINDS:
-        return {call.__name__: describe(call) for call in (_OPTIMISERS if kind == "optimisers" else (client.Client,))}
+    if kind in _LISTED:
+        return {call.__name__: describe(call) for call in _LISTED[kind]}
     module, made = KINDS[kind]
-    public = {name: getattr(module, name) for name in module.__all__ if name.islower()}
-    found = {name: describe(call) for name, call in public.items() if _makes(call, made)}
+    found = {name: describe(call) for name, call in public(module).items() if _makes(call, made)}
     if kind == "servers":  # FedProx is FedAvg with another client
-        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL)
+        found["fedprox"] = found["fedavg"]._replace(name="fedprox", summary=_PROXIMAL, local={"proximal": 0.01})
     return dict(sorted(found.items()))
+
+
+def public(*modules: Any) -> dict[str, Callable[..., Any]]:
+    """Returns what modules offer by name, without the types of annotations, whose names have capitals."""
+    return {name: getattr(module, name) for module in modules for name in module.__all__ if name.islower()}
 
 
 def find(name: str, kind: str) -> Constructor:
@@ -145,7 +151,8 @@ def describe(call: Any) -> Constructor:
             allowed = _allowed(hint, bounds.get(name, Bounds()))
             options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
-    return Constructor(call.__name__, call, summary, tuple(options), tuple(sorted(getattr(call, "clocks", ()))))
+    clocks, local = tuple(sorted(getattr(call, "clocks", ()))), getattr(call, "local", {})
+    return Constructor(call.__name__, call, summary, tuple(options), clocks, local)
 
 
 def parts_of(hint: Any) -> tuple[type, ...]:
@@ -178,12 +185,12 @@ def _allowed(hint: Any, bounds: Bounds) -> str:
 
 def _makes(call: Any, made: Any) -> bool:
     """Returns True if a constructor makes such an object, and a command line can give its required options."""
-    returned = call if isinstance(call, type) else types_of(call).get("return")
-    if not isinstance(returned, type) or not issubclass(returned, made):
-        return False
+    if isinstance(call, type):
+        return issubclass(call, made)
     given = {*_SUPPLIED, *(option.name for option in describe(call).options)}
-    needed = (one.name for one in inspect.signature(call).parameters.values() if one.default is one.empty)
-    return isinstance(call, type) or given.issuperset(needed)
+    needed = {one.name for one in inspect.signature(call).parameters.values() if one.default is one.empty}
+    returned = types_of(call).get("return")
+    return needed <= given and isinstance(returned, type) and issubclass(returned, made)
 
 
 def _helps(call: Any) -> dict[str, str]:

@@ -27,7 +27,7 @@ _REQUIREMENT = re.compile(r"^([\w.-]+)(?![\w.\[-])[^;\n]*(?:;.*\bextra == ['\"](
 _SECONDS = 120  # a broken driver may never answer
 
 
-def doctor(data_dir: pathlib.Path | None = None) -> int:
+def doctor(data_dir: pathlib.Path | None = None) -> None:
     """Show versions, devices, datasets, extras, and what is missing for what; nothing is changed or downloaded.
 
     Args:
@@ -42,10 +42,9 @@ def doctor(data_dir: pathlib.Path | None = None) -> int:
         except Exception as error:  # a failing part must not hide the others
             found = {"error": f"{type(error).__name__}: {error}"}
         print("\n".join([section, *(f"  {name:<20} {text}" for name, text in found.items())]), flush=True)
-    return 0
 
 
-def data(names: Positional[tuple[str, ...]] = (), data_dir: pathlib.Path | None = None) -> int:
+def data(names: Positional[tuple[str, ...]] = (), data_dir: pathlib.Path | None = None) -> None:
     """Download datasets by name, or list all datasets: where they are, and how to get missing ones.
 
     Args:
@@ -57,7 +56,6 @@ def data(names: Positional[tuple[str, ...]] = (), data_dir: pathlib.Path | None 
     if not names:
         print("\n".join(f"  {name:<20} {text}" for name, text in datasets(data_dir).items()))
         print(f"jaxafl data NAME ... downloads {', '.join(PLACES)}")
-    return 0
 
 
 def machine() -> dict[str, Any]:

@@ -15,19 +15,14 @@ from typing import Any
 import numpy as np
 
 from jaxafl import clock
-from jaxafl.cli.catalogue import imported, parts_of
+from jaxafl.cli.catalogue import imported, parts_of, public
 from jaxafl.client import attack, correction, upload
 from jaxafl.options import UserError, did_you_mean, kinds_of
 from jaxafl.server import aggregate
 
 NONE = ("none", "null", "None")
 _WORDS = {"true": True, "false": False, "inf": np.inf, "nan": np.nan}
-_NAMES: dict[str, Callable[..., Any]] = {
-    name: getattr(module, name)
-    for module in (clock, upload, correction, aggregate, attack)
-    for name in module.__all__
-    if name.islower()
-}
+_NAMES = public(clock, upload, correction, aggregate, attack)
 _OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

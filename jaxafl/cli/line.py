@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
 import itertools
 import pathlib
@@ -24,7 +23,6 @@ from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, imported, 
 from jaxafl.cli.expressions import NONE, read
 from jaxafl.client import Client
 from jaxafl.client.attack import Attack
-from jaxafl.client.correction import storm
 from jaxafl.clock import uniform
 from jaxafl.data import Dataset
 from jaxafl.models.model import Precision
@@ -48,14 +46,6 @@ _NETWORKS = {
     "shakespeare_plays": "decoder",
 }
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
-_GRADIENT = {"learning_rate": 1.0, "steps": 1}
-_LOCAL_TRAINING: dict[str, dict[str, Any]] = {  # servers -> their defaults of local training
-    "fedprox": {"proximal": 0.01},
-    "asysg": _GRADIENT,
-    "audg": _GRADIENT | {"batch_size": None},
-    "psurdg": _GRADIENT | {"batch_size": None},
-    "mu2": _GRADIENT | {"correction": storm()},
-}
 _MORE = """
 
 Options depend on the data, model, server and clock that the command line names (see jaxafl list).
@@ -81,9 +71,13 @@ def _metrics(text: str) -> dict[str, Any]:
     return {name.strip(): imported(place) for name, _, place in (one.partition("=") for one in text.split(","))}
 
 
+def numbers(text: str) -> tuple[float | None, ...]:
+    """Returns the numbers of a text, `None` where there is nothing between commas."""
+    return tuple(float(one) if one else None for one in text.split(","))
+
+
 _Axis = UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]]
 _Attack = Annotated[Any, written(lambda text: read(text, Attack | None), "EXPR")]
-_Numbers = Annotated[Any, written(lambda text: [float(one) for one in text.split(",")], "NUMBER,...")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,7 +210,7 @@ class Compare(Shared):
 
     method: UseAppendAction[Annotated[tuple[str, ...], arg(metavar='NAME="OPTIONS"')]] = ()
     seeds: int = 6
-    targets: _Numbers = ()
+    targets: Annotated[Any, written(numbers, "NUMBER,...")] = ()
     metric: str = "accuracy"
 
 
@@ -276,9 +270,9 @@ def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
 
 def flags_of(arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the flags of a command line with the words that follow them, `--flag value` or `--flag=value`."""
-    pairs = [(*one.partition("="), following) for one, following in itertools.pairwise([*arguments, ""])]
-    words = [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
-    return [(flag, value) for flag, value in words if flag.startswith("--")]
+    every = itertools.pairwise([*arguments, ""])
+    pairs = [(*one.partition("="), following) for one, following in every if one.startswith("--")]
+    return [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
 
 
 def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
@@ -365,10 +359,10 @@ def _field(option: Option) -> tuple[str, Any, Any]:
 def options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
     """Returns the options of a part, with the defaults of the command line."""
     every = {option.name: option for option in names[part].options}
-    usual = {name: value for name, value in _REQUIRED.items() if name in every and every[name].default is REQUIRED}
+    usual = {name: _REQUIRED.get(name, REQUIRED) for name, one in every.items() if one.default is REQUIRED}
     if part == "client":
         every |= {option.name: option for option in offered("local training")["Client"].options}
-        usual = {"learning_rate": 0.05, "steps": 10} | _LOCAL_TRAINING.get(names["server"].name, {})
+        usual = {"learning_rate": 0.05, "steps": 10} | names["server"].local
     elif part == "clock":
         of_paper = getattr(names["server"].call, "buffer", 1)
         usual |= {"concurrency": 10} | ({"buffer": of_paper} if of_paper > 1 else {})
@@ -384,7 +378,7 @@ def make_simulation(line: Line) -> Simulation:
     if line.file:
         file = pathlib.Path(line.file).resolve()
         sys.path.insert(0, str(file.parent))
-        found = getattr(importlib.import_module(file.stem), "simulation", None)
+        found = imported(f"{file.stem}:simulation")
         if not isinstance(found, Simulation):
             raise UserError(f"{file.name}: simulation is {shown(found)}; expected a jaxafl.Simulation")
         return found
@@ -415,9 +409,7 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
     found = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
     if isinstance(found, Dataset):
         if "partition" not in names:
-            raise UserError(
-                f"{found.name} is one pooled dataset; add --partition iid --partition.clients 10, or another one"
-            )
+            raise UserError(f"{found.name} is a pooled dataset; add --partition iid --partition.clients 10, or another")
         test: Any = "per_client" if options.per_client and options.validation is None else "shared"
         split = names["partition"].call(**values["partition"])
         return found.partition(split, seed=options.partition_seed, quantiles=options.partition_quantiles, test=test)
@@ -430,9 +422,8 @@ def _clock(line: Line, values: dict[str, Any], clients: int) -> Any:
     """Returns the clock, with M_c at most N and M at most M_c where they are not given."""
     if "concurrency" in values and "--clock.concurrency" not in line.given:
         values["concurrency"] = None if values.get("rate") else min(values["concurrency"], clients)
-    of_paper = getattr(line.names["server"].call, "buffer", 1)
-    if "--clock.buffer" not in line.given and values.get("buffer") == of_paper:
-        values["buffer"] = None if values.get("period") else min(of_paper, values.get("concurrency") or of_paper)
+    if "--clock.buffer" not in line.given and (usual := values.get("buffer")):
+        values["buffer"] = None if values.get("period") else min(usual, values.get("concurrency") or usual)
     return line.names["clock"].call(**values)
 
 
@@ -440,7 +431,7 @@ def _client(line: Line, values: dict[str, Any]) -> Client:
     """Builds the local training. The optimiser is not given `None`, nor defaults that no axis varies."""
     if values["epochs"] is not None and "--client.steps" not in line.given:
         values["steps"] = None
-    for name, default in [(option.name, option.default) for option in line.names["client"].options]:
+    for name, _, default, *_ in line.names["client"].options:
         if values[name] is None or (f"client.{name}" not in line.axes and np.array_equal(values[name], default)):
             del values[name]
     return Client(line.names["client"].call, **values)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import importlib.resources
 import pathlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import optax
@@ -35,15 +35,12 @@ from jaxafl.options import UserError
 from jaxafl.results.curves import reach
 from jaxafl.simulation import Simulation
 
-if TYPE_CHECKING:  # importing xarray here would slow down every command
-    import xarray as xr
-
 _STEPS, _CLIENTS, _BUFFER = 10, 10, 5  # K, N, M
 _EVALUATIONS = 30
 _TARGET = 0.9  # fraction of the best accuracy of the weakest method
 
 
-def init(folder: Positional[pathlib.Path]) -> int:
+def init(folder: Positional[pathlib.Path]) -> None:
     """Write a starter experiment: a script with a server of one's own, and a Slurm file.
 
     Args:
@@ -57,12 +54,11 @@ def init(folder: Positional[pathlib.Path]) -> int:
         file.write_text(template.read_text("utf-8"), "utf-8")
         print(f"wrote {file}")
     print(f"\nNow: cd {folder} && python experiment.py --smoke")
-    return 0
 
 
 def quickstart(
     output_dir: pathlib.Path = pathlib.Path(), budget: int = 4000, seed: int = 0, progress: bool = True
-) -> int:
+) -> None:
     """Compare FedAvg, FedAsync, FedBuff, FADAS and AsyncFedED on ten FEMNIST writers with stragglers.
 
     Args:
@@ -84,14 +80,12 @@ def quickstart(
         seconds, reached = reach(run, target, "accuracy", "time")
         when = f"after {seconds:.0f} s" if reached else "never"
         print(f"{name:<11} {int(run['local_steps'].sum())} local steps, {target:.0%} {when}")
+        results.save(run, output_dir / f"quickstart-{name}.nc")
     labels = np.asarray(dataset.test_arrays()[1])
     print(f"The majority class alone: {np.bincount(labels).max() / len(labels):.1%} of the test set.")
     print("One seed, untuned, equal local steps, best on the test set: not a ranking. Times are simulated.")
-    for name, run in found.items():
-        results.save(run, output_dir / f"quickstart-{name}.nc")
     accuracy_vs_time(found, path=image)
     print(f"wrote {image}, and the results as quickstart-*.nc beside it")
-    return 0
 
 
 def _methods(dataset: FederatedData) -> dict[str, Simulation]:
@@ -113,7 +107,7 @@ def _methods(dataset: FederatedData) -> dict[str, Simulation]:
     return {name: Simulation(dataset, model, client, *pair) for name, pair in parts.items()}
 
 
-def _run(simulation: Simulation, budget: int, seed: int, progress: bool) -> xr.Dataset:
+def _run(simulation: Simulation, budget: int, seed: int, progress: bool) -> Any:
     """Runs a method until its local steps reach the budget."""
     arrivals = getattr(simulation.clock, "buffer", _CLIENTS)
     server_steps = budget // (_STEPS * arrivals)

@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 
 from jaxafl import results
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
-from jaxafl.cli.line import written
+from jaxafl.cli.line import numbers, written
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, stated, value
@@ -31,13 +31,11 @@ if TYPE_CHECKING:  # importing xarray here would slow down every command
 _SHOWN = 5  # further limits are only counted
 _Several = arg(metavar="RESULT [RESULT ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
-_Limits = Annotated[
-    Any, written(lambda text: tuple(float(one) if one else None for one in text.split(",")), "LOW,HIGH")
-]
+_Limits = Annotated[Any, written(numbers, "LOW,HIGH")]
 _Part: Any = Literal[tuple(KINDS)]
 
 
-def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> int:
+def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> None:
     """List the parts of a simulation: datasets, partitions, models, servers and their clocks, presets, and others.
 
     Every one is listed with its options, servers and presets by question.
@@ -57,10 +55,9 @@ def list_names(kinds: Positional[tuple[_Part, ...]] = ()) -> int:
                 table.add_row(one.name, "\n".join(lines))
             if table.row_count:
                 console.print(f"\n[italic]{title}[/]\n" if title else "", table, sep="", highlight=False)
-    return 0
 
 
-def gather(folder: Positional[pathlib.Path]) -> int:
+def gather(folder: Positional[pathlib.Path]) -> None:
     """Show how many members of a sweep or a comparison are finished, from its --folder, while it runs or afterwards.
 
     Args:
@@ -75,7 +72,6 @@ def gather(folder: Positional[pathlib.Path]) -> int:
             member = ", ".join(f"{axis}={done[axis].values[at]}" for axis, at in zip(done.dims, place, strict=True))
             if "member_error" in one and (error := str(one["member_error"].values[place])):
                 print(f"{member}: {error.splitlines()[0]}")
-    return 0
 
 
 def plot_results(
@@ -85,7 +81,7 @@ def plot_results(
     metric: str | None = None,
     xlim: _Limits = None,
     ylim: _Limits = None,
-) -> int:
+) -> None:
     """Draw results: accuracy against simulated time or server steps, staleness, or who trained when.
 
     Args:
@@ -106,14 +102,13 @@ def plot_results(
     with user_errors():
         getattr(plot, kind)(found, path=output, **given)
     print(f"wrote {output}")
-    return 0
 
 
 def report(
     files: _Files,
     output: Annotated[pathlib.Path, arg(metavar="PAGE.html")] = pathlib.Path("report.html"),
     reference: str | None = None,
-) -> int:
+) -> None:
     """Write results as one interactive page that needs no network: summary, curves, settings, citation.
 
     Args:
@@ -131,7 +126,6 @@ def report(
                 found = Comparison(found, gathered(files[0])[1] if len(files) == 1 else "last")
         plot.report(found, output, reference=reference)
     print(f"wrote {output}")
-    return 0
 
 
 def _loaded(files: Sequence[pathlib.Path]) -> Any:

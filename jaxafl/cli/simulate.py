@@ -7,9 +7,8 @@ import json
 import os
 import pathlib
 import shlex
-import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tyro.conf import Positional
@@ -23,7 +22,7 @@ from jaxafl.cli.show import show_result
 from jaxafl.device.compilation import keep_programs
 from jaxafl.device.hardware import make_cpu_devices
 from jaxafl.options import UserError, user_errors
-from jaxafl.results.failures import FailedRun, failures
+from jaxafl.results.failures import failures
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
@@ -40,7 +39,7 @@ def run(arguments: list[str]) -> int:
     with user_errors():
         simulation.check()
     settings = _settings(run, line, arguments)
-    return _report(line, lambda: simulation.run(seed=line.options.seed, save=line.options.output, **settings))
+    return _report(line, simulation.run(seed=line.options.seed, save=line.options.output, **settings))
 
 
 def sweep(arguments: list[str]) -> int:
@@ -53,57 +52,51 @@ def sweep(arguments: list[str]) -> int:
     if options.plan:
         if options.until:
             raise UserError("--plan estimates the time of --server-steps; leave --until out, which ends runs earlier")
-        how = {name: getattr(options, name) for name in ("eval_every", "lanes", "chunk", "devices")}
-        how |= {"server_steps": options.settings()["server_steps"], "workers": options.workers or 1}
-        found = outlook(simulation, axes, **how)
+        given, of_plan = options.settings(), ("server_steps", "eval_every", "lanes", "chunk", "devices")
+        found = outlook(simulation, axes, workers=options.workers or 1, **{name: given[name] for name in of_plan})
         print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
         return 0
-    settings = _settings(sweep, line, arguments)
-    return _report(line, lambda: run_sweep(simulation, axes, save=options.output, **settings))
+    return _report(line, run_sweep(simulation, axes, save=options.output, **_settings(sweep, line, arguments)))
 
 
-def compare(arguments: list[str]) -> int:
+def compare(arguments: list[str]) -> None:
     """Compare methods on the same seeds, with paired differences: --method FedBuff="--server fedbuff" --seeds 6."""
     common = {f"--{one.name.replace('_', '-')}" for one in dataclasses.fields(Compare) if one.name not in _PER_METHOD}
-    lines = {}
-    simulations = {}
+    made: dict[str, tuple[Line, Simulation]] = {}
     for text in [value for flag, value in flags_of(arguments) if flag == "--method"]:
         name, equals, own = text.partition("=")
-        if not (name.strip() and equals) or name in lines:
+        if not (name.strip() and equals) or name in made:
             raise UserError(f"--method {text!r}: {_METHOD}, each name once")
         if flags := [flag for flag, _ in flags_of(shlex.split(own)) if flag in common]:
             raise UserError(f"method {name}: {flags[0]} is one for all methods; give it outside --method")
         with user_errors(f"method {name}"):
-            lines[name], one = _prepared(compare, Compare, [*arguments, *shlex.split(own)])
-            simulations[name], options = one, lines[name].options
+            made[name] = line, one = _prepared(compare, Compare, [*arguments, *shlex.split(own)])
+            options = line.options
             recording = one.recording(diagnostics=options.settings()["diagnostics"], metrics=options.metrics)
             check_metric("--metric", one.as_run(0, 1, recording), options.metric)
             for target in options.targets:
                 check_target("--targets", options.metric, target)
-    if not lines:
+    if not made:
         parse(compare, Compare, arguments)  # --help ends here
         raise UserError(f"compare needs methods: {_METHOD}")
     with user_errors():
-        settings = _settings(compare, lines[name], arguments)
-        settings |= {key: {name: one.options.settings()[key] for name, one in lines.items()} for key in _PER_METHOD}
-        found = study.compare(simulations, options.seeds, **settings)
-        print(found.table(metrics=options.metric, reference=next(iter(lines)), targets=options.targets))
-    return 0
+        settings, every = _settings(compare, line, arguments), made.items()
+        settings |= {key: {name: line.options.settings()[key] for name, (line, _) in every} for key in _PER_METHOD}
+        found = study.compare({name: one for name, (_, one) in every}, options.seeds, **settings)
+        print(found.table(metrics=options.metric, reference=next(iter(made)), targets=options.targets))
 
 
-def tune(arguments: list[str]) -> int:
+def tune(arguments: list[str]) -> None:
     """Choose options on the validation set: --validation 0.2 --axis client.learning_rate=0.01,0.03,0.1."""
     line, simulation = _prepared(tune, Tune, arguments)
     options, axes = line.options, axes_of(line)
     with user_errors(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*widen the grid")  # `print(tuned)` says it
+        warnings.filterwarnings("ignore", message=".*widen the grid")  # what is printed says it
         how = _settings(tune, line, arguments) | {"seeds": options.seeds, "rungs": options.rungs}
-        tuned = study.tune(simulation, axes, options.metric, **how)
-    print(tuned)
-    return 0
+        print(study.tune(simulation, axes, options.metric, **how))
 
 
-def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) -> int:
+def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) -> int | None:
     """Go on with an interrupted run, sweep, comparison or search, from its --folder, or extend a finished run.
 
     Args:
@@ -118,13 +111,13 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) ->
     arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
     if server_steps is not None:
         arguments += ["--server-steps", str(server_steps)]
-    if pathlib.Path(known["directory"]) != pathlib.Path.cwd():
+    if known["directory"] != os.getcwd():
         log_info(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
     return SIMULATING[known["command"]](arguments)
 
 
-SIMULATING = {"run": run, "sweep": sweep, "compare": compare, "tune": tune}
+SIMULATING: dict[str, Any] = {"run": run, "sweep": sweep, "compare": compare, "tune": tune}
 
 
 def _prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tuple[Line, Simulation]:
@@ -146,22 +139,17 @@ def _settings(command: Any, line: Line, arguments: Sequence[str]) -> dict[str, A
     found = options.settings()
     if options.folder is not None:
         known = Command(options.folder, command.__name__, arguments)
-        found["callbacks"] += [known] if command is not sweep else []
+        if command is not sweep:
+            found["callbacks"].append(known)
     return found
 
 
-def _report(line: Line, execute: Callable[[], Any]) -> int:
-    """Runs what a command describes, and prints its result; returns exit code 1 if every run failed, else 0."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FailedRun)  # failures are printed below the table
-        result = execute()
+def _report(line: Line, result: Any) -> int:
+    """Prints a result; returns exit code 1 if every run failed, else 0."""
     show_result(result)
     output = line.options.output
     print(f"wrote {output}" if output else "the result is not saved; --output result.nc would")
-    failed, runs = failures(result)
-    if failed:
-        print(f"jaxafl: {failed}", file=sys.stderr)
-    return int(runs == 0)
+    return int(failures(result)[1] == 0)
 
 
 class Command(Callback):

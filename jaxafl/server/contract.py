@@ -141,6 +141,7 @@ class Server(Part):
             multiplicity.
         needs: requirements on the engine. A subclass inherits them, also if it overrides `update`.
         buffer: arrivals per server step M in the paper, the command line's default. If M > 1, single arrivals warn.
+        local: options of local training in the paper, the command line's defaults.
         single: True for servers that step for every arrival, which refuse clocks with several per server step.
         clocks: names of the compatible clocks of jaxafl, derived from `requires`, `accepts` and `single`.
         counters: names of diagnostics that are also summed over the run, as attributes `count_...` of the result.
@@ -165,6 +166,7 @@ class Server(Part):
     needs: ClassVar[Needs] = Needs()
     derives = False
     buffer: ClassVar[int] = 1
+    local: ClassVar[dict[str, Any]] = {}
     single: ClassVar[bool] = False
     clocks: ClassVar[frozenset[str]] = frozenset()
     counters: ClassVar[tuple[str, ...]] = ()

@@ -155,6 +155,7 @@ class asysg(_Mean):
     requires = Delivery.CONTINUOUS
     accepts = STARTS | Delivery.QUEUED
     references = ("lian2015",)
+    local = {"learning_rate": 1.0, "steps": 1}
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         check_gradients(self.name, client, full_batch=False)

@@ -22,6 +22,7 @@ class _DelayedGradients(Server):
     learning_rate: Rate = number(default=0.1, least=0)
 
     references = ("hao2025",)
+    local = {"learning_rate": 1.0, "steps": 1, "batch_size": None}
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         check_gradients(self.name, client, full_batch=True)

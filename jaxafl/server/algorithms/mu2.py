@@ -57,6 +57,7 @@ class mu2(Server):
     accepts = STARTS
     references = ("dahan2024",)
     needs = Needs(client_rows=1)
+    local = {"learning_rate": 1.0, "steps": 1, "correction": storm()}
     single = True
     meanings = {"times": "arrivals s_i of the client"}
 
