@@ -151,7 +151,8 @@ def describe(call: Any) -> Constructor:
             allowed = _allowed(hint, bounds.get(name, Bounds()))
             options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
-    clocks, local = tuple(sorted(getattr(call, "clocks", ()))), getattr(call, "local", {})
+    clocks = tuple(sorted(getattr(call, "clocks", ())))
+    local = getattr(call, "local", {})
     return Constructor(call.__name__, call, summary, tuple(options), clocks, local)
 
 

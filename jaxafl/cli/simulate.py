@@ -56,7 +56,8 @@ def sweep(arguments: list[str]) -> int:
         found = outlook(simulation, axes, workers=options.workers or 1, **{name: given[name] for name in of_plan})
         print("\n".join(f"{name:<16} {number:,.6g}" for name, number in found._asdict().items()))
         return 0
-    return _report(line, run_sweep(simulation, axes, save=options.output, **_settings(sweep, line, arguments)))
+    settings = _settings(sweep, line, arguments)
+    return _report(line, run_sweep(simulation, axes, save=options.output, **settings))
 
 
 def compare(arguments: list[str]) -> None:
@@ -80,9 +81,12 @@ def compare(arguments: list[str]) -> None:
         parse(compare, Compare, arguments)  # --help ends here
         raise UserError(f"compare needs methods: {_METHOD}")
     with user_errors():
-        settings, every = _settings(compare, line, arguments), made.items()
-        settings |= {key: {name: line.options.settings()[key] for name, (line, _) in every} for key in _PER_METHOD}
-        found = study.compare({name: one for name, (_, one) in every}, options.seeds, **settings)
+        settings = _settings(compare, line, arguments)
+        each = {name: line.options.settings() for name, (line, _) in made.items()}
+        for key in _PER_METHOD:
+            settings[key] = {name: one[key] for name, one in each.items()}
+        simulations = {name: one for name, (_, one) in made.items()}
+        found = study.compare(simulations, options.seeds, **settings)
         print(found.table(metrics=options.metric, reference=next(iter(made)), targets=options.targets))
 
 

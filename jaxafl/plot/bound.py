@@ -82,7 +82,8 @@ def _mean(runs: list[xr.Dataset], variable: str, optimum: float) -> tuple[np.nda
     """Returns T and the mean over the runs, at the server steps at which all runs have a value."""
     if variable == "average_loss":
         curves = [curve(run, "eval_step", variable) for run in runs]
-        shared = pd.concat([pd.Series(one.values - optimum, one.at) for one in curves], axis=1, join="inner")
+        gaps = [pd.Series(one.values - optimum, one.at) for one in curves]
+        shared = pd.concat(gaps, axis=1, join="inner")
         return shared.index.values[1:], shared.values.mean(axis=1)[1:]
     values = np.mean([run[variable].values.astype(float) for run in runs], axis=0)
     T = np.arange(1, len(values) + 1)

@@ -126,7 +126,8 @@ def label_of(metric: str, units: str = "1") -> str:
 
 def tidy(ax: Axes, xlim: Limits = None, ylim: Limits = None) -> None:
     """Draws a light grid, removes the box around the data, and sets limits in the units of the figure, if given."""
-    ax.set(**{name: limits for name, limits in (("xlim", xlim), ("ylim", ylim)) if limits is not None})
+    given = {"xlim": xlim, "ylim": ylim}
+    ax.set(**{name: limits for name, limits in given.items() if limits is not None})
     ax.grid(color="0.9", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)

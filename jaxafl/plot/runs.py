@@ -77,7 +77,8 @@ def _bars(columns: list[np.ndarray], time: np.ndarray, mask: np.ndarray, *others
     """
     names = ("client", "run", "start", "end", "staleness", "idle", "taken")
     columns = [*columns, np.broadcast_to(time[:, None], mask.shape)]
-    runs = pd.DataFrame({name: column[mask] for name, column in zip(names, columns, strict=True)}).assign(kind="run")
+    arrived = {name: column[mask] for name, column in zip(names, columns, strict=True)}
+    runs = pd.DataFrame(arrived).assign(kind="run")
     runs = runs.drop_duplicates(["client", "run"]).sort_values(["start", "client", "run"], ignore_index=True)
     every = pd.concat([runs, *others], ignore_index=True).sort_values(["client", "start"], kind="stable")
     following = every.groupby("client")["start"].shift(-1)[runs.index]  # the client's next start, NaN for none

@@ -121,7 +121,9 @@ def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, unt
     if len(starts) > max_runs:
         end = min(end, starts[max_runs])
     bars = bars[bars.start < end]
-    bars = bars.assign(row=np.searchsorted(clients, bars.client), end=bars.end.replace(np.inf, min(end, total)))
+    rows = np.searchsorted(clients, bars.client)
+    ends = bars.end.replace(np.inf, min(end, total))
+    bars = bars.assign(row=rows, end=ends)
     draw_bars(ax, bars[bars.kind == "run"])
     notes = ["simulated time (s)"]
     steps = runs.steps[runs.steps <= end]

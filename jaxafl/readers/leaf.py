@@ -115,7 +115,8 @@ def read_halves(
     """
     halves = []
     for files in (train, test):
-        halves.append({user: pair for user, pair in sorted(collect_users(files, convert).items()) if len(pair[0])})
+        users = collect_users(files, convert)
+        halves.append({user: pair for user, pair in sorted(users.items()) if len(pair[0])})
         if not halves[-1]:
             raise ValueError(f"{name}: no sample in the {len(files)} json files of {files[0].parent}")
     strangers = halves[1].keys() - halves[0].keys()

@@ -207,7 +207,9 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
 
         mechanism = mechanism_of(**parts)._asdict()
         found["mechanism"] = mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}
-    return found | {name: round(seconds, 3) for name, seconds in trained.seconds.items()} | dict(trained.notes)
+    for name, seconds in trained.seconds.items():
+        found[name] = round(seconds, 3)
+    return found | dict(trained.notes)
 
 
 def options_of_parts(parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -199,7 +199,8 @@ def _rates(sim: Simulation) -> dict[str, dict[str, float]]:
         names |= {"epsilon": "eps", "staleness_threshold": "tau_c"}
     found |= {name: (f"server.{option}", getattr(sim.server, option, None)) for name, option in names.items()}
     numbers = (int, float, np.number)
-    return {option: {name: float(one)} for name, (option, one) in found.items() if isinstance(one, numbers)}
+    known = [(option, name, one) for name, (option, one) in found.items() if isinstance(one, numbers)]
+    return {option: {name: float(one)} for option, name, one in known}
 
 
 def _dataset(measured: dict[str, dict[str, Any]], found: AtModel, on: str) -> xr.Dataset:

@@ -134,7 +134,9 @@ def _dataset(owner: str, moments: np.ndarray, weights: Any, arrivals: float, att
     heard = np.isfinite(moments[0])
     shares = shares * heard / shares[heard].sum()
     known = np.nan_to_num(moments)
-    variables: dict[str, Any] = {name: ("population", row) for name, row in zip(_MOMENTS, moments, strict=True)}
+    variables: dict[str, Any] = {}
+    for name, row in zip(_MOMENTS, moments, strict=True):
+        variables[name] = "population", row
     named = {"mean_staleness": known[0] @ shares, "cubic_staleness": _CUBIC @ known @ shares}
     named |= {"mean_arrivals": arrivals, "clients": float(N)}
     variables |= {name: ((), value, described(name)) for name, value in named.items()}

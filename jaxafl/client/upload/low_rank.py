@@ -66,7 +66,8 @@ class low_rank(Upload):
 
     def apply(self, delta: Tree, sent: Sent) -> Tree:
         kernels, whole = self._divided(named_leaves(delta))
-        key, order = drawing_key(sent.key), [*kernels]
+        key = drawing_key(sent.key)
+        order = [*kernels]
 
         def received(path: Any, leaf: Array) -> Array:
             name = path_of(path)

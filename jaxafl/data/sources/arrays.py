@@ -216,7 +216,9 @@ def from_halves(
     if ids is None:
         return pooled
     client = {one: number for number, one in enumerate(np.unique(ids).tolist())}
-    owners = None if test_ids is None else np.array([client.get(one, -1) for one in test_ids.tolist()], np.int32)
+    owners = None
+    if test_ids is not None:
+        owners = np.array([client.get(one, -1) for one in test_ids.tolist()], np.int32)
     return pooled.partition(by_user()).owned_test(owners)
 
 

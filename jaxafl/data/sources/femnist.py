@@ -115,9 +115,11 @@ def _read_npz(file: str, content: bytes) -> list[Users]:
     halves: list[Users] = []
     for half in ("train", "test"):
         x, y, users = (arrays[f"{name}_{half}"] for name in ("x", "y", "user"))
-        halves.append(
-            {user: (x[users == place], y[users == place]) for place, user in enumerate(arrays["users"].tolist())}
-        )
+        samples = {}
+        for place, user in enumerate(arrays["users"].tolist()):
+            own = users == place
+            samples[user] = x[own], y[own]
+        halves.append(samples)
     return halves
 
 

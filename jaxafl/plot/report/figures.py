@@ -120,7 +120,8 @@ def curves(lines: Lines) -> list[Figure]:
 
 def by_axis(lines: Lines) -> list[Figure]:
     """Returns the figure of metrics by the values of each axis of a sweep; none without an axis of several values."""
-    places = pd.DataFrame([line.place for line in lines]).drop(columns="result", errors="ignore").fillna("")
+    places = pd.DataFrame([line.place for line in lines])
+    places = places.drop(columns="result", errors="ignore").fillna("")
     values = {str(axis): column.unique().tolist() for axis, column in places.items() if column.nunique() > 1}
     metrics = metrics_of(lines)
     metrics = {name: metrics[name] for name in metrics if any(np.isfinite(last(line, name)).any() for line in lines)}
@@ -217,7 +218,9 @@ def _curve(lines: Lines, place: int, metric: str, axis: str) -> Series | None:
     at, mean, std = over_seeds(found, min(_GRID, points), scale_of(metric))
     chosen = thin(at.size, points)
     band = (mean - std, mean + std) if len(found) > 1 else ()
-    return Series(place, at[chosen] / AXES[axis].scale, mean[chosen], *band) if at[0] <= at[-1] else None
+    if at[0] > at[-1]:
+        return None
+    return Series(place, at[chosen] / AXES[axis].scale, mean[chosen], *band)
 
 
 def _ends(lines: Lines, series: Sequence[Series], metric: str) -> str:
@@ -248,7 +251,10 @@ def listed(lines: Lines, values: dict[str, float], metric: str) -> str:
 
 def _by_value(lines: Lines, metric: str, label: str, axis: str, values: list[str]) -> View:
     """Returns mean and standard deviation of a metric over the finished runs with each value of an axis."""
-    numbers = [(values.index(line.place.get(axis, "")), number) for line in lines for number in last(line, metric)]
+    numbers = []
+    for line in lines:
+        place = values.index(line.place.get(axis, ""))
+        numbers += [(place, number) for number in last(line, metric)]
     runs = pd.DataFrame(numbers, columns=["place", "number"])
     finite = runs[np.isfinite(runs.number)]
     groups = finite.groupby("place").number
@@ -256,6 +262,7 @@ def _by_value(lines: Lines, metric: str, label: str, axis: str, values: list[str
     said = listed(lines, {values[place]: number for place, number in mean.items()}, metric)
     failed = len(runs) - len(finite)
     left = f" {failed:,} runs failed or have not run; they are left out." if failed else ""
-    series = Series(-1, mean.index.values, mean.values, (mean - std).values, (mean + std).values, "mean")
+    low, high = mean - std, mean + std
+    series = Series(-1, mean.index.values, mean.values, low.values, high.values, "mean")
     labels = [value.removeprefix(f"{axis}=") for value in values]
     return View("points", axis, label, [series], f"Means {in_words(lines[0].at)}: {said}{left}", labels)

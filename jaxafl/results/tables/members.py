@@ -63,7 +63,10 @@ def finished_members(results: Results, *variables: str) -> list[Member]:
         TypeError, ValueError: see `members`, or no run is finished.
     """
     found = members(results, *variables)
-    finished = [one._replace(runs=[run for run in one.runs if _are_finished(run).all()]) for one in found]
+    finished = []
+    for one in found:
+        runs = [run for run in one.runs if _are_finished(run).all()]
+        finished.append(one._replace(runs=runs))
     if kept := [one for one in finished if one.runs]:
         return kept
     raise UserError("there is no run to plot: none is finished")
