@@ -109,6 +109,7 @@ class Fleet:
         self.choose: Callable[[LocalRun | None], int | None] = _restarts
         self.idle: Any = None  # idle clients, if they are drawn
         self.opens, self.open = NEVER, self._open  # time of starts that no arrival makes due, and what begins them
+        self.wakes = NEVER  # time at which a client can start for a place that is due, if none can now
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
         self.unheard: set[int] = set()  # clients whose replies are missing
@@ -154,9 +155,13 @@ class Fleet:
                 continue
             first = min(flight[0].arrived, self.alarm) if flight else self.alarm
             phase = NEVER if self.transport is None else self.transport.time(self.now)
-            if self.opens < min(first, phase):
-                self.now = self.opens
-                self.open(min(first, phase))
+            opens = min(self.opens, self.wakes)
+            if opens < min(first, phase):
+                self.now, self.wakes = opens, NEVER
+                if opens == self.opens:
+                    self.open(min(first, phase))
+                else:
+                    self.start_due()
                 continue
             if phase <= first and phase < NEVER:
                 ended, self.now = self.transport.advance(self.now), phase  # type: ignore[union-attr]
@@ -476,7 +481,7 @@ class Fleet:
         """Returns True if a run in flight will arrive, or a start is due."""
         phase = NEVER if self.transport is None else self.transport.time(self.now)
         first = self.flight[0].arrived if self.flight else NEVER
-        return bool(self.due) or min(self.opens, phase, first) < NEVER
+        return bool(self.due) or min(self.opens, self.wakes, phase, first) < NEVER
 
     def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool] | None:
         """Returns the function that says if the upload of a run fails, or `None` if none ever does.

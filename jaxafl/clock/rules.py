@@ -410,7 +410,7 @@ class within(Selects):
 
         def choose(ended: LocalRun | None) -> int | None:
             found, time = idle.awake(fleet.now)
-            fleet.opens = NEVER if len(found) else time
+            fleet.wakes = NEVER if len(found) else time
             if not len(found):
                 return None
             client = int(found[int(fleet.share(fleet.started) * len(found))])

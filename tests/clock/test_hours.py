@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxafl.clock import Schedule, available, constant, free_running, synchronous, uniform
+from jaxafl.clock import Schedule, at_arrival, available, constant, free_running, open_slots, synchronous, uniform
 from jaxafl.clock import schedule as run_clock
 from tests.variants import slow_but
 
@@ -48,9 +48,11 @@ def check_starts(schedule: Schedule, concurrency: int) -> None:
         flight[int(client[one])] = float(arrived[one])
 
 
+@pytest.mark.parametrize("begins", [at_arrival(), open_slots(1)])
 @pytest.mark.parametrize("concurrency", slow_but([1, 3, 7], 3))
-def test_clients_start_as_soon_as_hours_and_places_allow(concurrency: int) -> None:
-    clock = free_running(concurrency=concurrency, durations=uniform(0.2 * HOUR, 9 * HOUR), hours=HOURS)
+def test_clients_start_as_soon_as_hours_and_places_allow(concurrency: int, begins: Any) -> None:
+    durations = uniform(0.2 * HOUR, 9 * HOUR)
+    clock = free_running(concurrency=concurrency, durations=durations, hours=HOURS, begins=begins)
     check_starts(run_clock(clock, CLIENTS, 1, 300, 5), concurrency)
 
 
