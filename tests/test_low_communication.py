@@ -9,7 +9,20 @@ import optax
 import pytest
 
 import jaxafl as afl
-from jaxafl.clock import after, constant, free_running, grace, open_slots, schedule, synchronous, tiers
+from jaxafl.clock import (
+    after,
+    available,
+    constant,
+    free_running,
+    grace,
+    link,
+    mac_network,
+    open_slots,
+    sampled,
+    schedule,
+    synchronous,
+    tiers,
+)
 from tests.problems import classifier, observe_w, points
 from tests.server.test_by_hand import centred
 
@@ -168,9 +181,30 @@ def test_energy_and_carbon_by_hand():
     waits = schedule(timed(1.0, 1.0, 1.0), 3, 1, 4)  # at 2 s two runs have ended that no server step has taken
     assert waits.energy(1).busy_seconds.values.tolist() == [2, 2, 2] and waits.unused.reason.tolist() == ["waiting"] * 2
     gap = dict(watts=1, intensity=((0, 3, 5), (1, 2)), period=6)
-    for wrong in (dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1), gap):
+    wrong = [dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1), gap]
+    wrong += [dict(gap, period=np.nan), dict(watts=1, intensity=np.inf)]
+    wrong += [dict(watts=1, intensity=((0, end), (1,))) for end in (np.inf, np.nan)]
+    for given in wrong:
         with pytest.raises(ValueError, match="energy"):
-            long.energy(**wrong)
+            long.energy(**given)
+
+
+def test_energy_of_waits_pauses_shared_links_and_send_buffers():
+    hours = available(22, 6, start=12)  # a run that starts at noon works from 22 to 23 o'clock
+    one = schedule(free_running(1, durations=constant(3600.0) + hours), 1, 1, 1)
+    assert one.energy(1000, intensity=((0, 36000), (400, 100))).grams.item() == pytest.approx(100)
+    freeze = mac_network(mflop=0.0, megabytes=250.0, mbits=400.0)  # all clients stop for 10 s at each of 5 steps
+    paused = schedule(free_running(2, durations=constant(np.array([1.0, 1000.0])) + freeze), 2, 1, 5)
+    assert paused.energy(1).busy_seconds.values.tolist() == [5, 5]
+    for shared in (link(up=8.0, bytes=8.0), link(shared=8.0, bytes=8.0)):
+        rounds = schedule(synchronous(durations=constant(2.0) + shared), 1, 1, 3)
+        assert rounds.energy(1).busy_seconds.item() == 12
+    # both download up to 2 s, and upload for 1 s and 1 s; client 1 downloads again while client 0 works
+    each = constant(np.array([1.0, 3.0])) + link(shared=8.0, bytes=8.0)
+    flying = schedule(free_running(2, durations=each), 2, 1, 2)
+    np.testing.assert_allclose(flying.energy(1).busy_seconds, flying.time[-1])
+    drawn = sampled(drawn=1, durations=constant(np.array([1.0, 10.0])), sets=[[1], [1]])
+    assert schedule(drawn, 2, 1, 2).energy(0, 0, 1, size=(8, 0)).joules.values.tolist() == [0, 16]
 
 
 class seen(afl.server.halos):

@@ -329,7 +329,9 @@ class Fleet:
         self.transport = transport
         if transport is not None:
             ends = transport.together([run.arrived for run in runs])
-            runs = [run._replace(started=now, arrived=now + end) for run, end in zip(runs, ends, strict=True)]
+            for place, (run, end) in enumerate(zip(runs, ends, strict=True)):
+                work = run.work if end == NEVER else end - (run.arrived - run.work)  # transfers are work
+                runs[place] = run._replace(started=now, arrived=now + end, work=work)
             self.known |= {run.run_id: run for run in runs}
         return runs
 

@@ -80,6 +80,7 @@ class Live:
         self.steps = clock.steps(self.fleet)
         self.replies: Replies | None = None  # to the last server step, if `Fleet.hear` asks for them
         self.times = np.zeros(0)  # of the server steps so far, without pauses
+        self.waits = bool(getattr(getattr(clock, "durations", None), "waits", False))
         self.error: Exception | None = None  # of the step after those that a call of `advance` has returned
 
     def next(self, replies: Mapping[int, int] | None = None) -> ServerStep:
@@ -190,6 +191,7 @@ class Live:
             by_client=by_client,
             held=tuple(self.fleet.held()),
             start=start,
+            waits=self.waits,
         )
         check_arrivals(clock, made)
         return made
@@ -212,9 +214,22 @@ class Live:
 
     def _unused(self, dropped: Sequence[Dropped], step: np.ndarray) -> Unused:
         """Returns the table of runs that no server step takes; `step`: the next one after each."""
-        found = self._columns([run._replace(arrived=ended) for run, _, ended in dropped], step)
+        runs = []
+        for run, why, ended in dropped:
+            work = self._worked(run, self.fleet.now if why == FLYING else ended)
+            runs.append(run._replace(arrived=ended, work=work))
+        found = self._columns(runs, step)
         reason = np.array([one.reason for one in dropped], "U9")
         return Unused(ended=found.pop("arrived"), **found, step=step.astype(np.int32), reason=reason)
+
+    def _worked(self, run: LocalRun, until: float) -> float:
+        """Returns the seconds of work of a run up to a time."""
+        if until >= run.arrived or self.fleet.seconds is None:
+            return run.work
+        if self.fleet.transport is not None:  # transfers are work
+            return until - run.started
+        worked = run.work - (run.arrived - until) if self.waits else min(run.work, until - run.started)
+        return max(0.0, worked)
 
 
 def check_arrivals(clock: Clock, found: Schedule) -> None:

@@ -50,7 +50,7 @@ class Unused(NamedTuple):
     local_steps: np.ndarray
     started: np.ndarray
     ended: np.ndarray
-    work: np.ndarray
+    work: np.ndarray  # up to the end of the run, or to the last server step
     step: np.ndarray  # the next server step after the run ends
     reason: np.ndarray
 
@@ -84,6 +84,7 @@ class Schedule(Summarised):
         by_client: True if entry i of a table is client i.
         held: versions that server steps after the last one may still need.
         start: index of the first server step.
+        waits: True if a run may wait at first, as for hours, and works up to its end. Otherwise it works first.
         source: clock, seed and local steps of a complete schedule; `None` of a part.
         mechanism: function that returns the noise of the simulation, for `privacy`; `None` without a simulation.
         traffic: function that returns the bytes of an upload and of a download, for `energy`.
@@ -115,6 +116,7 @@ class Schedule(Summarised):
     by_client: bool = False
     held: tuple[int, ...] = ()
     start: int = 0
+    waits: bool = False
     source: Source | None = None
     mechanism: Callable[[], Mechanism] | None = None
     traffic: Callable[[], tuple[int, int]] | None = None
@@ -249,9 +251,11 @@ class Schedule(Summarised):
 
         joules = watts · busy + idle_watts · (T - busy) + joule_per_byte · (bytes up + down). Busy are the seconds of
         work of all runs up to T: also of those that were refused, lost or late, of stopped ones until the stop, and of
-        those in flight until T. Transfers of `link` are work. A run works first, and hangs afterwards. Every run
-        downloads a model, and every run that ends by itself uploads, at its end. All clients need `idle_watts` when
-        they do not work, also those that never take part. The server is not counted.
+        those in flight until T. Transfers of `link` are work. A run works first, and hangs afterwards. With durations
+        that wait (hours, sessions, measured availability) it works in its last seconds, and a run whose client has left
+        does not work. Every run downloads a model. Updates that a server step takes, refused and lost ones, and those
+        that wait for a step are uploaded at the end of the run; `sampled` uploads those that it draws, each time. All
+        clients need `idle_watts` when they do not work, also those that never take part. The server is not counted.
 
         grams = Σ kWh · intensity, with the intensity at the time of the work, or of the end of the run for bytes.
 

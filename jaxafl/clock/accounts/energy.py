@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxafl.clock.delivery import Delivery
 from jaxafl.clock.options import fail_if
 from jaxafl.options import UserError, as_numbers, check_number, shown
 
@@ -30,7 +31,8 @@ def energy_of(
     check_number("energy", "size", size, least=0, per_client=True)
     if np.shape(size) != (2,):
         raise UserError(f"energy: size={shown(size)}; expected the bytes of an upload and of a download, (up, down)")
-    _, first = np.unique(schedule.of_arrivals("run_id"), return_index=True)  # an update may be taken several times
+    # an update may be taken several times
+    _, first, takings = np.unique(schedule.of_arrivals("run_id"), return_index=True, return_counts=True)
     unused = schedule.unused
     others = {
         "client": unused.client,
@@ -45,19 +47,21 @@ def energy_of(
         raise UserError(
             f"energy: runs of the clock {schedule.protocol} have no duration; expected a clock with durations"
         )
-    ended = np.minimum(ended, end)
+    ended = np.fmin(ended, end)  # on a shared link nobody knows the end of a run in flight
     begun = started <= end
-    worked = np.where(begun, np.clip(work, 0, ended - started), 0.0)
-    sent = np.concatenate([np.ones(len(first), bool), ~np.isin(unused.reason, ("stopped", "abandoned", "flying"))])
-    transferred = begun * np.float64(size[1]) + (sent & begun) * np.float64(size[0])
+    pulled = schedule.source is not None and Delivery.PULLED in schedule.source.clock.delivers
+    sent = ("refused", "lost") if pulled else ("refused", "lost", "waiting")
+    uploads = np.concatenate([takings, np.isin(unused.reason, sent)])
+    transferred = begun * np.float64(size[1]) + uploads * np.float64(size[0])
+    begins = ended - work if schedule.waits else started
 
     def total(values: np.ndarray) -> np.ndarray:
         return np.bincount(client, values, clients)
 
-    busy, moved = total(worked), per_byte * total(transferred)
+    busy, moved = total(work), per_byte * total(transferred)
     joules = watts * busy + idle_watts * (end - busy) + moved
     everyone = np.arange(clients)
-    weighted = total(so_far(client, started + worked) - so_far(client, started))
+    weighted = total(so_far(client, begins + work) - so_far(client, begins))
     idle = so_far(everyone, np.full(clients, end)) - weighted
     grams = watts * weighted + idle_watts * idle + per_byte * total(transferred * at(client, ended))
     found = {"busy_seconds": busy, "joules": joules, "grams": grams / _JOULES}
@@ -74,9 +78,11 @@ Values = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 def _intensity(given: Any, period: float | None, clients: int, end: float) -> tuple[Values, Values]:
     """Returns the functions (client, time) -> integral of the intensity up to the time, and the intensity at it."""
-    edges, values = given if isinstance(given, tuple) else ([0.0], [given])
+    edges, values = given if isinstance(given, tuple) and len(given) == 2 else ([0.0], [given])
+    if period is not None:
+        check_number("energy", "period", period, above=0)
     times, table = as_numbers("energy", "intensity", edges), as_numbers("energy", "intensity", values)
-    if times.ndim != 1 or table.shape not in ((table.size,), (len(np.atleast_1d(table)), clients)):
+    if times.ndim != 1 or not table.size or table.shape not in ((table.size,), (len(np.atleast_1d(table)), clients)):
         raise UserError(
             f"energy: intensity={shown(given)}; expected a number, one per client, or (times, values), with values [K] "
             f"or [K, {clients}]"
@@ -86,12 +92,13 @@ def _intensity(given: Any, period: float | None, clients: int, end: float) -> tu
     last = period or (times[-1] if stops else max(end, times[-1]) + 1)
     more, until = len(times) == len(table) + 1, f"intensity ends at {times[-1]:g} s"
     off = period is not None and (last < times[-1] or (more and last > times[-1]))
+    rising = times[0] == 0 and (np.diff(times) > 0).all() and np.isfinite(times[-1])
     fail_if("energy", [
-        (not (table >= 0).all(), f"intensity has the value {table.min():g}; expected at least 0"),
+        (not ((table >= 0) & (table < np.inf)).all(), f"intensity has the values {shown(table.ravel().tolist())}; "
+         "expected finite ones of at least 0"),
         (not (more or len(times) == len(table)), f"intensity has {len(times)} times and {len(table)} values; expected "
          "as many, or one time more, the end of the last value"),
-        (bool(times[0] != 0 or (np.diff(times) <= 0).any()), f"intensity has the times {shown(times.tolist())}; "
-         "expected rising ones from 0 on"),
+        (not rising, f"intensity has the times {shown(times.tolist())}; expected finite, rising ones from 0 on"),
         (off, f"{until} and has the period {last:g} s; expected the end of its last value"),
         (period is None and last < end, f"{until}, and the schedule at {end:g} s; expected a later end, or a period"),
     ])  # fmt: skip

@@ -141,7 +141,8 @@ class Sharing:
         self.bytes = due  # without rounding
         self.under_way.discard(run_id)
         if which == _UP:
-            return self.runs.pop(run_id)[0]._replace(arrived=end)
+            run, seconds = self.runs.pop(run_id)
+            return run._replace(arrived=end, work=end - run.started - (seconds - run.work))
         if (seconds := self.runs[run_id][1]) < NEVER:
             heappush(self.works, (end + seconds, client, run_id))
         return None
