@@ -279,7 +279,8 @@ def fedat_tiers(
         Chai et al., "FedAT: A high-performance and communication-efficient federated learning system with asynchronous
         tiers", SC 2021.
     """
-    seconds = as_numbers("presets.fedat_tiers", "times", times)
+    check_number("presets.fedat_tiers", "times", times, least=0, per_client=True)
+    seconds = np.ravel(as_numbers("presets.fedat_tiers", "times", times))
     check_whole("presets.fedat_tiers", "tiers", tiers, most=len(seconds))
     regions = (np.argsort(np.argsort(seconds, kind="stable")) * tiers // len(seconds)).tolist()
     lasting = constant(seconds) if durations is None else durations

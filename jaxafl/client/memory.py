@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jaxafl.client.correction.contract import Tree
@@ -66,11 +67,13 @@ def check_lasting(client: Client, params: Tree, num_clients: int) -> None:
         params: shapes of the parameters.
         num_clients: N.
     """
-    first, last = client.of(jnp.int32(0)), client.of(jnp.int32(num_clients - 1))
     zeros, ones = optax.tree.zeros_like(params), optax.tree.ones_like(params)
-    states = [pack(one.make_optimizer().init(at)) for one, at in ((first, zeros), (first, ones), (last, zeros))]
-    reasons = ("the parameters, and would carry those of an old model", "numbers of each client")
-    for other, what in zip(states[1:], reasons, strict=True):
+    compared = [(0, zeros, ""), (0, ones, "the parameters, and would carry those of an old model")]
+    for numbers in map(np.asarray, jax.tree.leaves(client)):
+        if numbers.shape == (num_clients,):
+            compared.append((int(np.argmax(numbers != numbers[0])), zeros, "numbers of each client"))
+    states = [pack(client.of(jnp.int32(one)).make_optimizer().init(at)) for one, at, _ in compared]
+    for other, (_, _, what) in zip(states, compared, strict=True):
         if not optax.tree.allclose(states[0], other, rtol=0, atol=0):
             raise UserError(
                 f"Client: reset='never' keeps the state of {client.optimizer_name}, which holds {what}; expected "

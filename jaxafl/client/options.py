@@ -171,6 +171,8 @@ class Client(Optimised, init=False):
         self.check_hyperparameters(num_clients)
         if self.upload is not None:
             as_upload(self.upload)
+        if (check := getattr(self.optimizer, "check", None)) is not None:
+            check(self)
         if self.correction is not None:
             self.correction.check(self)
         if (self.steps is None) == (self.epochs is None):

@@ -235,6 +235,7 @@ class free_running(Clock):
                     taken = []
                     begins.steps(fleet)
             bound.settles(fleet)
+            begins.settles(fleet)
 
     def _recorded(self, fleet: Fleet) -> Callable[[LocalRun | None], int | None]:
         """Returns the function that chooses the recorded clients."""

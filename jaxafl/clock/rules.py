@@ -215,6 +215,9 @@ class Begins(Part):
     def steps(self, fleet: Fleet) -> None:
         """Is called after a server step."""
 
+    def settles(self, fleet: Fleet) -> None:
+        """Is called after all arrivals of an instant, and the stops that follow from them."""
+
 
 class at_arrival(Begins):
     """Each arrival starts a client, from the newest version."""
@@ -272,7 +275,10 @@ class _Together(Begins):
 
     def arrives(self, fleet: Fleet, run: LocalRun) -> None:
         fleet.waiting.append(run)
-        fleet.opens = self.closes(fleet)
+
+    def settles(self, fleet: Fleet) -> None:
+        if fleet.waiting:
+            fleet.opens = self.closes(fleet)
 
 
 class open_slots(_Together):

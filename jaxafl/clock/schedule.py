@@ -98,7 +98,7 @@ class Schedule(Summarised):
         work: float64 [T, A], simulated seconds in which the client works.
         multiplicity: int32 [T, A], number of times the update counts.
         kind: int32 [T, A], kind of the arrival as an index into `kinds`, of every client if `by_client`.
-        runs_begun: int32 [T], runs started up to each server step.
+        runs_begun: int32 [T], runs started up to each server step, with those whose model is on its way to a region.
         runs_refused, runs_stopped, runs_lost: int32 [T], runs up to each server step whose update the server discarded,
             that the server stopped, and whose upload failed. No server step consumes them, and they are not trained,
             unless clients keep something from run to run.

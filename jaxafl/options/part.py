@@ -257,7 +257,12 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
         optional, functions = types.NoneType in kinds, collections.abc.Callable in kinds
         of_option, kinds = (part.name, field.name, value), kinds - {types.NoneType}
         check_options(value, num_clients)
-        if bounds is None or isinstance(value, Part) or (value is None and optional):
+        if isinstance(value, Part) or (value is None and optional):
+            continue
+        if kinds and all(isinstance(one, type) and issubclass(one, Part) for one in kinds):
+            names = " or ".join(one.__name__.lower() for one in kinds)
+            raise TypeError(f"{part.name}: {field.name} must be a part of the kind {names}, got {value!r}")
+        if bounds is None:
             continue
         if not bounds.static:
             check_number(*of_option, num_clients=num_clients, **bounds._asdict())

@@ -65,10 +65,12 @@ class Upload(Part):
     changes the size. Its fields are options, whose numbers can be swept.
 
     Attributes:
+        ends: True if nothing can follow it in a chain.
         reads_run: False if the result depends on Δ, the row and `sent.key` only. Privacy that noise before it gives is
             then kept.
     """
 
+    ends: ClassVar[bool] = False
     reads_run: ClassVar[bool] = True
 
     @property
@@ -268,6 +270,8 @@ class chain(Upload):
         return size
 
     def check(self, leaves: Leaves) -> None:
+        if early := [part.name for part in self.in_order[:-1] if part.ends]:
+            raise UserError(f"chain: {early[0]} sends no numbers of Δ, which further parts expect; put it last")
         for part in self.in_order:
             part.check(leaves)
 

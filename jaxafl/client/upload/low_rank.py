@@ -14,7 +14,7 @@ from jaxafl.client.upload.contract import Array, Leaves, Sent, Size, Tree, Uploa
 from jaxafl.device.keys import drawing_key
 from jaxafl.models.frozen import Where, kernels_of, named_leaves
 from jaxafl.models.model import path_of
-from jaxafl.options import check_number, check_whole, static
+from jaxafl.options import UserError, check_number, check_options, static
 
 
 class Factors(NamedTuple):
@@ -35,7 +35,7 @@ class low_rank(Upload):
     and, in every run, a new A, uniform in ±1/√in. Clients train as with LoRA, and the server gets changes of kernels,
     so its weighted mean is that of the products: Σ p_i B_i A_i, which FLoRA forms by stacking the factors. Parameters
     that are neither kernels nor `trained` stay as they are. A client needs the memory of a gradient of the kernels, and
-    gets all kernels with a model. With `reset="never"` the factors last, too, and an update has up to twice the rank.
+    gets all kernels with a model. It works with `Client(reset="run")`, and is the last part of a chain.
 
     Args:
         rank: r.
@@ -54,6 +54,7 @@ class low_rank(Upload):
         >>> client = afl.Client(factors.optimizer(optax.adam), learning_rate=0.01, steps=10, upload=factors)
     """
 
+    ends = True
     reads_run = False
     references = ("wang2024flora",)
 
@@ -93,7 +94,6 @@ class low_rank(Upload):
         return size.dense(leaves)._replace(entries=entries)
 
     def check(self, leaves: Leaves) -> None:
-        check_whole(self.name, "rank", self.rank, least=1)
         self._divided({leaf.path: leaf for leaf in leaves})
 
     def optimizer(
@@ -105,7 +105,17 @@ class low_rank(Upload):
             optimizer: constructor of an Optax optimiser.
             alpha: α.
         """
+        check_options(self)
         check_number(self.name, "alpha", alpha, above=0)
+
+        def check(client: Any) -> None:
+            if client.reset != "run":
+                raise UserError(f"low_rank: factors are new in every run, but the client has reset={client.reset!r}")
+            if getattr(client.upload, "rank", self.rank) != self.rank:
+                raise UserError(
+                    f"low_rank: the client trains rank {self.rank}, and sends rank {client.upload.rank}; expected one "
+                    "rank. Sweep whole clients"
+                )
 
         @functools.wraps(optimizer)
         def made(*args: Any, **options: Any) -> optax.GradientTransformation:
@@ -156,6 +166,7 @@ class low_rank(Upload):
 
         base = getattr(optimizer, "__name__", "?")
         made.__name__ = made.__qualname__ = f"low_rank({base}, rank={self.rank}, alpha={alpha:g})"
+        made.check = check  # type: ignore[attr-defined]
         return made
 
     def _divided(self, leaves: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -11,7 +11,7 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.device import weighted_sum
-from jaxafl.options import Number, number, static
+from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.algorithms.checks import check_everyone, check_gradients
 from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.fedopt import Discounting, OptaxServer
@@ -79,6 +79,15 @@ class flexlora(Server):
     references = ("bai2024",)
     needs = Needs(base=True)
     meanings = {"kept": "share of ‖M‖² that rank r keeps, the smallest of all kernels"}
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        if client.personal is not None:
+            raise UserError("flexlora: the server has no personal factors, so that it lacks products; give fedavg")
+
+    def init(self, params: Tree, samples: Array) -> tuple[()]:
+        if not any(map(_are_factors, jax.tree.leaves(params, is_leaf=_are_factors))):
+            raise UserError("flexlora: the model has no factors; expected one of afl.models.lora")
+        return ()
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         weights = shares(counts(arrivals) * arrivals.samples)
