@@ -252,7 +252,6 @@ def halos_regions(
         Kim et al., "HALoS: Hierarchical asynchronous local SGD over slow networks for geo-distributed large language
         model training", ICML 2025.
     """
-    check_number("presets.halos_regions", "bytes", bytes, least=0)
     check_number("presets.halos_regions", "bandwidths", bandwidths, above=0, per_client=True)
     seconds = 8 * bytes / (1e9 * np.asarray(bandwidths, float))
     return Preset(

@@ -300,13 +300,7 @@ class Simulation(Stepwise, Summarised):
         parts = self.summary() | {"clock": self.clock_of_run()}
         parts.pop("attack", None)
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
-        attack: Any = None
-        if self.attack is not None:
-            attack = self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
-            if not isinstance(attack, Attack):
-                raise UserError(
-                    f"`prepare` of the attack {self.attack.name} must return the attack, got {shown(attack)}"
-                )
+        attack = self.attack and self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
         client = client.executed(int(self.data.counts.max()), attack)
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         owners = self.data.test_clients is not None or self.data.validation is not None

@@ -20,6 +20,7 @@ from jaxafl.clock import (
     open_slots,
     sampled,
     schedule,
+    stop,
     synchronous,
     tiers,
 )
@@ -132,6 +133,13 @@ def test_grace_windows(begins, arrivals, expected):
     np.testing.assert_allclose(found.run(6, observe=observe_w).observe_w[1:, 0], expected, rtol=1e-6)
 
 
+def test_a_window_does_not_wait_for_runs_that_are_stopped():
+    """Clients 1 and 2 are stopped at 1.5, so the arrival of client 0 is the last of the window from 1 to 2."""
+    clock = timed(1.5, 2.0, 2.0, 1.0, begins=grace(1.0, close="last"), bound=stop(2))
+    found = schedule(clock, 4, 1, 6)
+    assert found.started[:, 0].tolist() == [0, 0, 1.5, 1.5, 3, 3] and found.client[:, 0].tolist() == [3, 0] * 3
+
+
 @pytest.mark.parametrize(
     ("slots", "times", "last"),
     [
@@ -157,6 +165,12 @@ def test_open_slots(slots, times, last):
         (lambda: halos_run(1, afl.server.halos(), TWO_REGIONS, correction=afl.correction.feddyn(0.1)), "feddyn"),
         (lambda: versions(1, (0, 1), 0, local(optax.contrib.prodigy, 0.1, 1), PLAIN, synchronous()), "reset"),
         (lambda: versions(1, (0, 1), 0, local(INJECTED, np.array([0.1, 0.2]), 1), PLAIN, synchronous()), "reset"),
+        (
+            lambda: versions(1, (0,) * 3, 0, local(INJECTED, np.array([0.1, 0.2, 0.1]), 1), PLAIN, synchronous()),
+            "reset",
+        ),
+        (lambda: schedule(timed(1.0, 2.0, begins="grace(2)"), 2, 1, 1), "begins"),
+        (lambda: afl.presets.fedat_tiers([1.0, np.nan], tiers=2), "times"),
     ],
 )
 def test_what_cannot_be_is_refused(make, name):

@@ -80,8 +80,25 @@ def test_the_server_gets_the_mean_of_the_products(each: int) -> None:
     assert factored.dataset.bytes_up.values.tolist() == [each * 4 * RANK * (60 + 10)] * 2
 
 
-@pytest.mark.parametrize(("options", "message"), [({"rank": 0}, "rank"), ({"rank": 1, "where": bool}, "where")])
-def test_bad_options_are_errors_before_a_run(options: dict[str, Any], message: str) -> None:
-    client = afl.Client(learning_rate=0.1, steps=1, batch_size=1, upload=afl.upload.low_rank(**options))
+TWO = afl.upload.low_rank(2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"upload": afl.upload.low_rank(0)}, "rank"),
+        ({"upload": afl.upload.low_rank(1, where=bool)}, "where"),
+        ({"upload": afl.upload.chain(TWO, afl.upload.sign())}, "last"),
+        ({"optimizer": TWO.optimizer(), "upload": afl.upload.low_rank(1)}, "rank 2.* rank 1"),
+        ({"optimizer": TWO.optimizer(), "reset": "never"}, "reset"),
+    ],
+)
+def test_what_would_not_be_low_rank_training_is_an_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        descent(client=client).check()
+        descent(client=afl.Client(**options, learning_rate=0.1, steps=1, batch_size=1)).check()
+
+
+def test_factors_that_stay_with_clients_do_not_fit_their_products() -> None:
+    client = afl.Client(learning_rate=0.1, steps=1, batch_size=1, personal=lambda path: path.endswith("/a"))
+    with pytest.raises(ValueError, match="personal"):
+        descent(client=client, server=afl.server.flexlora(), clock=afl.clock.synchronous()).check()

@@ -169,8 +169,6 @@ class Client(Optimised, init=False):
     def check(self, num_clients: int) -> None:
         """Raises `ValueError` for options that contradict each other."""
         self.check_hyperparameters(num_clients)
-        if self.upload is not None:
-            as_upload(self.upload)
         if (check := getattr(self.optimizer, "check", None)) is not None:
             check(self)
         if self.correction is not None:

@@ -108,7 +108,8 @@ class Fleet:
         self.origin: Any = None  # function (starts that are left) -> version and reference of the next run
         self.choose: Callable[[LocalRun | None], int | None] = _restarts
         self.idle: Any = None  # idle clients, if they are drawn
-        self.opens, self.open = NEVER, self._open  # time of starts that no arrival makes due, and what begins them
+        self.opens = NEVER  # time of starts that no arrival makes due
+        self.open: Callable[[float], None]  # begins them; takes the time of the next arrival or alarm
         self.wakes = NEVER  # time at which a client can start for a place that is due, if none can now
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
@@ -159,9 +160,9 @@ class Fleet:
             if opens < min(first, phase):
                 self.now, self.wakes = opens, NEVER
                 if opens == self.opens:
+                    self.opens = NEVER
                     self.open(min(first, phase))
-                else:
-                    self.start_due()
+                self.start_due()
                 continue
             if phase <= first and phase < NEVER:
                 ended, self.now = self.transport.advance(self.now), phase  # type: ignore[union-attr]
@@ -473,11 +474,6 @@ class Fleet:
             else:
                 self.start(client, versions.pop(ended.run_id, None) if ended else None, open_ended=True)
         due.clear()
-
-    def _open(self, first: float) -> None:
-        """Starts the clients that are due at `opens`, before the next arrival or alarm at `first`."""
-        self.opens = NEVER
-        self.start_due()
 
     def comes(self) -> bool:
         """Returns True if a run in flight will arrive, or a start is due."""

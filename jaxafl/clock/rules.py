@@ -266,10 +266,8 @@ class _Together(Begins):
 
     def begin(self, fleet: Fleet, clock: Any) -> None:
         def start(first: float) -> None:
-            fleet.opens = NEVER
             fleet.due += sorted(fleet.waiting, key=operator.attrgetter("client"))
             fleet.waiting.clear()
-            fleet.start_due()
 
         fleet.refills, fleet.open = False, start
 
@@ -354,7 +352,6 @@ class at_rate(Begins):
                 fleet.skipped += 1
             else:
                 fleet.due.append(None)
-                fleet.start_due()
 
         fleet.refills = False
         fleet.due.clear()

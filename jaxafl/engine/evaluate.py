@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxafl.client import Client, filled, shared_of
 from jaxafl.data.form import DataForm, kind_of_sample
@@ -271,7 +272,7 @@ def server_gradient(
         rows = jnp.arange(count, dtype=jnp.int32)
         if batch_size is not None:
             rows = jax.random.randint(drawing_key(jax.random.fold_in(key, _SAMPLES)), (size,), 0, count, jnp.int32)
-        zero, model = jax.tree.map(jnp.zeros_like, params), (params, model_state)
+        zero, model = optax.tree.zeros_like(params), (params, model_state)
         found = gradient_sum(program, device.frozen, model, lambda at: fetch(rows[at]), size, zero, divisor=size)
         return filled(shared_of(client, found), zero)
 

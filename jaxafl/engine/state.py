@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Float, Int32, Num, PyTree
 
 from jaxafl.client import Client, Lane, Memory, begin, computed_norm, first_memory, first_shared, sent_update
@@ -111,7 +112,7 @@ def stored_of(client: Client, lane: Lane, reference: Tree, samples: Array) -> tu
         reference: the parameters that the update is measured against.
         samples: int32, n_i.
     """
-    delta, computed = jax.tree.map(jnp.subtract, lane.params, reference), None
+    delta, computed = optax.tree.sub(lane.params, reference), None
     if client.upload is not None or client.attack is not None:
         computed = computed_norm(client, delta)
     delta, message, memory = sent_update(client, delta, lane, samples)

@@ -305,7 +305,7 @@ def _failure(before: Failure, number: Array, row: Steps, squares: Array, model: 
 
 def drift(params: Tree, start: Tree) -> Array:
     """Computes ‖x_t - x_s‖ of every arrival, [A] (Definition 1 of the AFL paper); `start`: x_s, each leaf [A, ...]."""
-    return jax.vmap(lambda x_s: norm(jax.tree.map(jnp.subtract, params, x_s)))(start)
+    return jax.vmap(lambda x_s: norm(optax.tree.sub(params, x_s)))(start)
 
 
 def local_accuracy(program: Program, device: DeviceData, arrivals: Arrivals, states: Tree) -> Array:
@@ -348,7 +348,7 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
                 "server's step is not known: a schedule, or an optimiser of your own, makes it"
             )
         applied = jax.tree.map(lambda x, y: (x - y) / rate, before, after)
-        record["asynchronous_error"] = norm(jax.tree.map(jnp.subtract, gradient, applied))
+        record["asynchronous_error"] = norm(optax.tree.sub(gradient, applied))
     return record
 
 
@@ -366,5 +366,5 @@ def full_gradient(program: Program, device: DeviceData, params: Tree, model_stat
 
         return gradient_sum(program, device.frozen, (params, model_state), fetch, device.counts[client], total)
 
-    found = jax.lax.fori_loop(0, device.counts.shape[0], add, jax.tree.map(jnp.zeros_like, params))
+    found = jax.lax.fori_loop(0, device.counts.shape[0], add, optax.tree.zeros_like(params))
     return jax.tree.map(lambda leaf: leaf / jnp.sum(device.counts).astype(leaf.dtype), found)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-T = TypeVar("T")
 _ADVICE = "Smaller learning rates may help."
 
 
@@ -38,14 +37,14 @@ def place_of(step: int, client: int) -> str:
     return f"at server step {step}" + (f", after an update of client {client}" if client >= 0 else "")
 
 
-def warned(outcome: T, stacklevel: int = 4) -> T:
+def warned(outcome: Any, stacklevel: int = 4) -> Any:
     """Warns about failed runs, and returns the outcome of a run or a sweep.
 
     Args:
         outcome: a result, or the value of `train`.
         stacklevel: frames up to the user's call, for the warning.
     """
-    result: Any = outcome if hasattr(outcome, "variables") else getattr(outcome, "dataset", None)
+    result = outcome if hasattr(outcome, "variables") else getattr(outcome, "dataset", None)
     if result is not None and (message := failures(result)[0]):
         warnings.warn(message, FailedRun, stacklevel=stacklevel)
     return outcome

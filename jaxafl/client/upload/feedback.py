@@ -63,6 +63,5 @@ class error_feedback(Upload):
         return self.compressor.size(size, leaves)
 
     def check(self, leaves: Leaves) -> None:
-        as_upload(self.compressor)
         self.compressor.check(leaves)
         self.compressor.feedback_scale(leaves)

@@ -164,8 +164,7 @@ class low_rank(Upload):
 
             return optax.GradientTransformation(init, update)
 
-        base = getattr(optimizer, "__name__", "?")
-        made.__name__ = made.__qualname__ = f"low_rank({base}, rank={self.rank}, alpha={alpha:g})"
+        made.__name__ = made.__qualname__ = f"low_rank({made.__name__}, rank={self.rank}, alpha={alpha:g})"
         made.check = check  # type: ignore[attr-defined]
         return made
 

@@ -73,10 +73,7 @@ def _per_client(name: str, value: Any, clients: int) -> np.ndarray:
     return np.broadcast_to(as_numbers("energy", name, value), (clients,))
 
 
-Values = Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-def _intensity(given: Any, period: float | None, clients: int, end: float) -> tuple[Values, Values]:
+def _intensity(given: Any, period: float | None, clients: int, end: float) -> tuple[Callable[..., Any], ...]:
     """Returns the functions (client, time) -> integral of the intensity up to the time, and the intensity at it."""
     edges, values = given if isinstance(given, tuple) and len(given) == 2 else ([0.0], [given])
     if period is not None:

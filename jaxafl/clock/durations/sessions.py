@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock.durations.duration import ByOptions, Draw, Duration, Run, draw_of, reads, share_of
 from jaxafl.clock.options import fail_if
-from jaxafl.options import Number, UserError, number, static
+from jaxafl.options import Number, number, static
 
 Array = jax.Array
 
@@ -61,8 +61,6 @@ class sessions(Duration):
     def check(self, num_clients: int) -> None:
         for name in ("durations", "on", "off"):
             part = getattr(self, name)
-            if not isinstance(part, Duration):
-                raise UserError(f"sessions: {name} is {part!r:.80}; expected a duration, such as exponential(600)")
             part.check(num_clients)
             is_length, numbers = name != "durations", jax.tree.leaves(part)
             foreign = {"now", "longest", "local_steps"} if is_length else {"now"}

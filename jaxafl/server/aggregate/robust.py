@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxafl.client import Client
@@ -188,7 +189,7 @@ class centered_clip(Center):
     references = ("karimireddy2021",)
 
     def init(self, params: Tree) -> Tree:
-        return jax.tree.map(jnp.zeros_like, params)
+        return optax.tree.zeros_like(params)
 
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> Found:
         v, restored = ravel_pytree(state)

@@ -7,6 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
@@ -79,7 +80,7 @@ class asyncfeded(Server):
         if self.distance == "cosine":
             length, distance = (_angular(one, start) for one in (jax.tree.map(jnp.add, start, delta), params))
         else:
-            length, distance = norm(delta), norm(jax.tree.map(jnp.subtract, params, start))
+            length, distance = norm(delta), norm(optax.tree.sub(params, start))
         dropped = (length == 0) & (distance > 0)  # Δ = 0 although the model has moved
         gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
         rate = jnp.where(dropped, 0, self.base_rate / (gamma + self.eps))

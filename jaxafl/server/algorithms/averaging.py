@@ -84,11 +84,6 @@ class flexlora(Server):
         if client.personal is not None:
             raise UserError("flexlora: the server has no personal factors, so that it lacks products; give fedavg")
 
-    def init(self, params: Tree, samples: Array) -> tuple[()]:
-        if not any(map(_are_factors, jax.tree.leaves(params, is_leaf=_are_factors))):
-            raise UserError("flexlora: the model has no factors; expected one of afl.models.lora")
-        return ()
-
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         weights = shares(counts(arrivals) * arrivals.samples)
         kept = [jnp.ones(())]

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import ByOptions, Clock, Delivery
@@ -80,7 +81,7 @@ class fedstale(Server):
         return dataclasses.replace(self, table=np.full(clients, given, np.float64)), client
 
     def init(self, params: Tree, samples: Array) -> FedStaleState:
-        nothing = jax.tree.map(jnp.zeros_like, params)
+        nothing = optax.tree.zeros_like(params)
         size = samples if self.weights == "samples" else jnp.ones_like(samples)
         counts = jnp.zeros(len(samples), jnp.int32)
         return FedStaleState(Rows.filled(nothing, len(samples)), nothing, size / jnp.sum(size), counts, jnp.int32(0))

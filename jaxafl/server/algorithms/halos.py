@@ -119,7 +119,7 @@ class halos(Server):
         def arrives(x: Tree, momentum: Delayed, one: Region) -> tuple[Tree, Delayed, Region]:
             delta = first_of(arrivals.delta)
             model, regional_momentum = moved(regional, one.model, delta, one.nesterov)
-            change = jax.tree.map(jnp.subtract, model, one.reference)
+            change = optax.tree.sub(model, one.reference)
             sent = optax.tree.where(event == SENDS, change, one.sent)
             return x, momentum, Region(model, one.reference, sent, regional_momentum)
 

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
@@ -45,7 +46,7 @@ class _Incremental(Server):
         return state.mean
 
     def init(self, params: Tree, samples: Array) -> TableState:
-        nothing = jax.tree.map(jnp.zeros_like, params)
+        nothing = optax.tree.zeros_like(params)
         return TableState(Rows.filled(nothing, len(samples)), nothing, jnp.full(len(samples), -1, jnp.int32))
 
     def update(self, params: Tree, state: TableState, arrivals: Arrivals) -> Outcome:
@@ -232,7 +233,7 @@ class ca2fl(Server):
     needs = Needs(client_rows=1)
 
     def init(self, params: Tree, samples: Array) -> CA2FLState:
-        nothing = jax.tree.map(jnp.zeros_like, params)
+        nothing = optax.tree.zeros_like(params)
         return CA2FLState(Rows.filled(nothing, len(samples)), nothing)
 
     def update(self, params: Tree, state: CA2FLState, arrivals: Arrivals) -> Outcome:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jaxafl.client import Client, Moment
 from jaxafl.clock.contract import ByOptions, Delivery
@@ -65,7 +66,7 @@ class afl(Server):
         weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** power
         average = weighted_sum(weights / jnp.sum(weights), models)
         new = jax.tree.map(lambda x, y: jnp.where(state, x, y), params, average)
-        step = norm(jax.tree.map(jnp.subtract, new, params))
+        step = norm(optax.tree.sub(new, params))
         stopped = state | ((step <= self.tolerance) & (self.tolerance > 0))
         info = {"step_norm": step, "converged": stopped}
         return Outcome(new, stopped, info, client_params=None if self.broadcast else models, weights=weights)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxafl.clock.contract import STARTS, Delivery
 from jaxafl.device import weighted_sum
@@ -40,7 +41,7 @@ class port(Server):
     meanings = {"cosine": "similarity of an update and the server's last step, in [-1, 1]"}
 
     def init(self, params: Tree, samples: Array) -> Tree:
-        return jax.tree.map(jnp.zeros_like, params)  # the last server step
+        return optax.tree.zeros_like(params)  # the last server step
 
     def update(self, params: Tree, state: Tree, arrivals: Arrivals) -> Outcome:
         products = jax.tree.map(lambda d, s: jnp.sum(d * s, axis=range(1, d.ndim)), arrivals.delta, state)

@@ -76,7 +76,7 @@ class ringleader(Server):
             new = jax.tree.map(lambda m, d: m + (d - m) / (number + 1).astype(m.dtype), mean, delta)
             return buffers.write(entered, entry, (number + 1, new))
 
-        _, means = jax.lax.fori_loop(0, len(row), enter, jax.tree.map(jnp.zeros_like, (row, held)))
+        _, means = jax.lax.fori_loop(0, len(row), enter, optax.tree.zeros_like((row, held)))
         entered = replaced(state.table, row, arrivals.mask, before, last, held, means)
         sides = [entered.change((side == one) / clients) for one in range(2)]
         mean = jax.tree.map(lambda old, *changes: old + jnp.stack(changes), state.mean, *sides)
