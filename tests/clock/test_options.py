@@ -153,7 +153,7 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     (lambda: lasting(SESSION + SHARED), "shared", ValueError),
     (lambda: lasting(c.sessions(SHARED, ONE, off=ONE)), "shared", ValueError),
     (lambda: safa(durations=1 + SHARED), "shared", ValueError),
-    (lambda: lasting(c.sessions(ONE, 5.0, off=ONE)), "on", ValueError),
+    (lambda: lasting(c.sessions(ONE, 5.0, off=ONE)), "on", TypeError),
     (lambda: lasting(c.sessions(HOURS, ONE, off=ONE)), "durations", ValueError),
     (lambda: lasting(c.sessions(ONE, c.constant(np.inf), off=ONE)), "on", ValueError),
     (lambda: lasting(c.device_trace()), "megabytes", ValueError),

@@ -299,10 +299,10 @@ def received_size(upload: Upload | None, delta: Tree) -> int:
         upload: transformation; `None` sends Δ.
         delta: arrays of Δ, or their shapes.
     """
-    counts = leaves_of(delta)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(delta))
-    if upload is None or not sum(counts):
+    if upload is None or not size:
         return size
+    counts = leaves_of(delta)
     each = 8 * size / sum(counts)
     return checked_size(upload, Size(sum(counts), each, full_bits=each), counts).bytes
 
