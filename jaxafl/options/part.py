@@ -261,7 +261,7 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
             continue
         if kinds and all(isinstance(one, type) and issubclass(one, Part) for one in kinds):
             names = " or ".join(one.__name__.lower() for one in kinds)
-            raise TypeError(f"{part.name}: {field.name} must be a part of the kind {names}, got {value!r}")
+            raise TypeError(f"{part.name}: {field.name} must be a {names}, of jaxafl or your own; got {value!r:.200}")
         if bounds is None:
             continue
         if not bounds.static:
