@@ -54,9 +54,8 @@ if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a
     import xarray as xr
 
 
-_METHODS = {"data": "fetch", "model": "bound", "client": "local_steps", "server": "update", "clock": "steps"}
-_METHODS |= {"attack": "received"}
-"""By part, a method by which it is known."""
+_KINDS: dict[str, Any] = {"data": FederatedData, "model": Model, "client": Client, "server": Server, "clock": Clock}
+_KINDS |= {"attack": Attack | None}
 
 
 @all_named
@@ -84,9 +83,9 @@ class Simulation(Stepwise, Summarised):
     attack: Attack | None = None
 
     def __post_init__(self) -> None:
-        for name, method in _METHODS.items():
+        for name, kind in _KINDS.items():
             value = getattr(self, name)
-            if (value is None and name == "attack") or (hasattr(value, method) and not isinstance(value, type)):
+            if isinstance(value, kind):
                 continue
             room = {"model": "models", "attack": "client.attack"}.get(name, name)
             known = importlib.import_module(f"jaxafl.{room}").__all__

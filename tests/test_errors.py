@@ -14,15 +14,16 @@ import numpy as np
 import optax
 import pytest
 
-from jaxafl import models, results, server
+from jaxafl import models, results, server, upload
 from jaxafl.client import Client
-from jaxafl.clock import constant, free_running, lognormal, suspension, synchronous, trace, uniform
+from jaxafl.clock import after, constant, free_running, interrupting, lognormal, suspension, synchronous, trace, uniform
 from jaxafl.data import synthetic
 from jaxafl.simulation import Simulation
 from tests.problems import descent, observe_w, quadratic
 from tests.variants import slow_but
 
 NAN = float("nan")
+CONTACTS = interrupting(period=4.0, contacted=2, durations=uniform(1, 5))
 
 
 def clock(**options: Any) -> Any:
@@ -90,6 +91,11 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: simulation(model=models.cnn_small()).schedule(3), "cnn_small"),
     (lambda: simulation(data=synthetic(clients=4, max_size=60), model=models.logistic(7)).check(), "10 outputs"),
     (lambda: simulation(server=server.fedbuff), "server"),
+    (lambda: simulation(server=server.aggregate.median()), "server"),
+    (with_server(server.fedbuff, aggregate=upload.sign()), "aggregate"),
+    (with_clock(begins=after(2)), "begins"),
+    (lambda: simulation(server=server.fedasync(), clock=clock(period=2.0)).run(3), "number varies"),
+    (lambda: simulation(client=client(sampling="epochs"), server=server.favano(), clock=CONTACTS).run(3), "sampling"),
     (lambda: simulation(model=nn.Dense(3)), "model"),
 ]
 

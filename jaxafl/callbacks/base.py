@@ -55,7 +55,7 @@ class Chunk(NamedTuple):
         time: simulated seconds at server step stop - 1.
         seconds: wall-clock seconds since the run started or resumed.
         records: name -> [stop - start, ...]: `time` of the server steps. Per arrival slot [stop - start, A]: `arrived`
-            (bool), `client_id` (-1 if empty), `staleness` and further numbers of a result (NaN if empty).
+            (bool), `client_id` (-1 if empty), `staleness` and further numbers of a result (NaN if empty). None at x_0.
         evaluation: metrics of x_stop.
         model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
     """

@@ -16,7 +16,7 @@ from tyro.conf import Positional
 from jaxafl import study
 from jaxafl.callbacks.base import Callback, check_metric
 from jaxafl.callbacks.stopping import check_target
-from jaxafl.callbacks.store import check_folder, log_info
+from jaxafl.callbacks.store import check_folder
 from jaxafl.cli.line import Compare, Line, Run, Shared, Sweep, Tune, axes_of, flags_of, make_simulation, parse
 from jaxafl.cli.show import show_result
 from jaxafl.device.compilation import keep_programs
@@ -115,8 +115,6 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) ->
     arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
     if server_steps is not None:
         arguments += ["--server-steps", str(server_steps)]
-    if known["directory"] != os.getcwd():
-        log_info(f"in {known['directory']}, where the command was given")
     os.chdir(known["directory"])
     return SIMULATING[known["command"]](arguments)
 

@@ -123,6 +123,7 @@ class Fleet:
         self.local_steps = dict(alike)  # client -> local steps of its next runs, if not as in the table
         durations = getattr(clock, "durations", None)
         self.seconds = None if durations is None else draws.Seconds(durations, self.table, seed)
+        self.waits = durations is not None and durations.waits
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
         self.size = clock.arrivals(num_clients)
         self.empty = Delivery.EMPTY in clock.delivers

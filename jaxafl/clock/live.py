@@ -80,7 +80,6 @@ class Live:
         self.steps = clock.steps(self.fleet)
         self.replies: Replies | None = None  # to the last server step, if `Fleet.hear` asks for them
         self.times = np.zeros(0)  # of the server steps so far, without pauses
-        self.waits = bool(getattr(getattr(clock, "durations", None), "waits", False))
         self.error: Exception | None = None  # of the step after those that a call of `advance` has returned
 
     def next(self, replies: Mapping[int, int] | None = None) -> ServerStep:
@@ -191,7 +190,7 @@ class Live:
             by_client=by_client,
             held=tuple(self.fleet.held()),
             start=start,
-            waits=self.waits,
+            waits=self.fleet.waits,
         )
         check_arrivals(clock, made)
         return made
@@ -228,7 +227,7 @@ class Live:
             return run.work
         if self.fleet.transport is not None:  # transfers are work
             return until - run.started
-        worked = run.work - (run.arrived - until) if self.waits else min(run.work, until - run.started)
+        worked = run.work - (run.arrived - until) if self.fleet.waits else min(run.work, until - run.started)
         return max(0.0, worked)
 
 

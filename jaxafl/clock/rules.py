@@ -297,8 +297,8 @@ class open_slots(_Together):
 class grace(_Together):
     """Clients that arrive within a window start together at its end, from the newest version.
 
-    An arrival opens a window if none is open. If no run is in flight, the window closes at once. A window of 0 is
-    `at_arrival()`, and infinity gives rounds.
+    An arrival opens a window if none is open. If no run is in flight, also because the last were stopped, the window
+    closes at once. A window of 0 is `at_arrival()`, and infinity gives rounds.
 
     Args:
         window: W in simulated seconds, at least 0.

@@ -121,7 +121,10 @@ _FIT: tuple[Rule, ...] = (
         "{p.aggregate!r}; expected at least {p.aggregate.least_arrivals}. Give a larger buffer or cohort",
     ),
     (
-        lambda p: p.client.sampling == "epochs" and (p.server.needs.replies or p.clock.chooses_steps),
+        lambda p: (
+            p.client.sampling == "epochs"
+            and (p.server.needs.replies or p.clock.chooses_steps or Delivery.PARTIAL in p.clock.delivers)
+        ),
         "Client: sampling='epochs' needs runs of equal length to go on from, but {server.name} on {clock.name} changes "
         "the number of local steps; expected sampling='replacement'",
     ),

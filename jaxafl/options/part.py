@@ -257,11 +257,11 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
         optional, functions = types.NoneType in kinds, collections.abc.Callable in kinds
         of_option, kinds = (part.name, field.name, value), kinds - {types.NoneType}
         check_options(value, num_clients)
-        if isinstance(value, Part) or (value is None and optional):
+        parts = tuple(one for one in kinds if isinstance(one, type) and issubclass(one, Part))
+        if (value is None and optional) or isinstance(value, parts):
             continue
-        if kinds and all(isinstance(one, type) and issubclass(one, Part) for one in kinds):
-            names = " or ".join(one.__name__.lower() for one in kinds)
-            raise TypeError(f"{part.name}: {field.name} must be a {names}, of jaxafl or your own; got {value!r:.200}")
+        if parts and len(parts) == len(kinds):
+            raise TypeError(f"{part.name}: {field.name} must be a {parts[0].__name__.lower()}, and is {value!r:.200}")
         if bounds is None:
             continue
         if not bounds.static:

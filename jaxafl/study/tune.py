@@ -114,8 +114,8 @@ def tune(
     The score of a configuration is the mean over seeds of a metric on the validation split, never on the test set. All
     configurations use the same seeds, hence the same initial models, and the same schedules unless the clock varies.
 
-    Each rung is a sweep that repeats the first server steps of its configurations bit for bit. The total work is at
-    most factor / (factor - 1) times the work without repetition.
+    Each rung is a sweep that repeats the first server steps of its configurations, bit for bit but for the rounding
+    of batched products. The total work is at most factor / (factor - 1) times the work without repetition.
 
     Args:
         simulation: the simulation to tune; its data has a validation split.
@@ -243,9 +243,9 @@ def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[
     for axis in axes_of(simulation, grid)[1]:
         path, column = axis.paths[0], axis.column(axis.paths[0]) if len(axis.paths) == 1 else []
         values = {one for one in column if isinstance(one, int | float | np.number) and not isinstance(one, bool)}
-        if len(values) > 1 and best[path] in (min(values), max(values)):
-            place = "smallest" if best[path] == min(values) else "largest"
-            found.append(f"the best {path}, {best[path]:g}, is the {place} of its grid")
+        for place, edge in (("smallest", min), ("largest", max)) if len(values) > 1 else ():
+            if np.array_equal(best[path], edge(values)):
+                found.append(f"the best {path}, {best[path]:g}, is the {place} of its grid")
     return tuple(found)
 
 

@@ -87,7 +87,7 @@ def _axis(key: Any, column: Any) -> Axis:
     for row in rows:
         if not isinstance(row, Sequence) or isinstance(row, str) or len(row) != len(paths):
             raise ValueError(f"the sweep axis {name!r} needs {len(paths)} values in each place, got {row!r}")
-    if name == "seed" and len({str(row) for row in rows}) < len(rows):
+    if name == "seed" and len({str(*row) for row in rows}) < len(rows):
         raise ValueError(f"the sweep axis 'seed' names a seed more than once, whose runs would be the same: {column!r}")
     columns: list[Any] = []
     for path, values in zip(paths, zip(*rows, strict=True), strict=True):

@@ -77,7 +77,8 @@ def sweep(
     or the server has rows per client. Otherwise members are batched only if they share a schedule; a member whose
     schedule depends on training runs alone. On a CPU a batch has at most four members, or more of small models or if
     there would be over eight batches, and models of more than 50,000 parameters are not batched. Its batches run
-    concurrently, one per core (see `devices`). Each member has the results of a separate run.
+    concurrently, one per core (see `devices`). Each member has the results of a separate run,
+    but for the rounding of batched products.
 
     Args:
         simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.

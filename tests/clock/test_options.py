@@ -141,7 +141,10 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     # durations
     (lambda: lasting(c.uniform(np.array([1.0, 5, 1, 1]), 3)), "low", ValueError),
     (lambda: ONE + "a", "duration", TypeError),
-    (lambda: lasting(ONE * c.stragglers(clients=[0, 7])), "client", ValueError),
+    *(
+        (lambda who=who: lasting(ONE * c.stragglers(clients=who)), "client", ValueError)
+        for who in ([0, 7], [1.5], [1, 1])
+    ),
     (lambda: lasting(ONE * c.available(8, 9)), "added", ValueError),
     (lambda: lasting(c.mac_network(1.0, 1.0) + HOURS), "freeze", ValueError),
     (lambda: lasting(c.link()), "speed", ValueError),

@@ -95,6 +95,12 @@ def test_rows_come_in_the_order_of_a_shuffled_and_filtered_dataset() -> None:
     assert found.y.tolist() == [int(one) % 2 for one in found.x[:, 0]]
 
 
+def test_rows_without_a_client_are_refused() -> None:
+    table = datasets.Dataset.from_dict({"v": [[1.0]] * 4, "y": [0, 1] * 2, "who": [1.0, float("nan"), 1.0, 2.0]})
+    with pytest.raises(ValueError, match="sample 1"):
+        afl.data.from_huggingface(table, x="v", y="y", client="who", test_fraction=0.5)
+
+
 def test_clients_keep_their_names() -> None:
     made = table(x=[[0.0]] * 6, who=["eve", "bob", "eve", "bob", "ann", "ann"])
     found = afl.data.from_huggingface(made, x="x", y="y", client="who", test_fraction=0.5)

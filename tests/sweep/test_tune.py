@@ -99,6 +99,9 @@ def test_seeds_are_not_those_of_a_comparison_and_edges_are_named() -> None:
         )
     assert tuned.dataset.seed.values.tolist() == [1000, 1001]
     assert tuned.edges == ("the best client.learning_rate, 0.1, is the largest of its grid",)
+    with pytest.warns(UserWarning, match="stopped being finite"):  # the best is no number, but one per client
+        each = {"client.learning_rate": [1e30, 1e29, np.full(held_out().data.num_clients, 0.1)]}
+        assert not afl.tune(held_out(), each, "loss", server_steps=2, rungs=1).edges
     lines = str(tuned).splitlines()
     assert lines[-2:] == ["best: client.learning_rate=0.1", f"{tuned.edges[0]}: widen the grid"]
     assert lines[4].startswith("| **client.learning_rate=0.1** |")

@@ -112,10 +112,8 @@ class low_rank(Upload):
             if client.reset != "run":
                 raise UserError(f"low_rank: factors are new in every run, but the client has reset={client.reset!r}")
             if getattr(client.upload, "rank", self.rank) != self.rank:
-                raise UserError(
-                    f"low_rank: the client trains rank {self.rank}, and sends rank {client.upload.rank}; expected one "
-                    "rank. Sweep whole clients"
-                )
+                ranks = f"trains rank {self.rank}, and sends rank {client.upload.rank}"
+                raise UserError(f"low_rank: the client {ranks}; expected one rank. Sweep whole clients")
 
         @functools.wraps(optimizer)
         def made(*args: Any, **options: Any) -> optax.GradientTransformation:

@@ -34,15 +34,9 @@ def energy_of(
     # an update may be taken several times
     _, first, takings = np.unique(schedule.of_arrivals("run_id"), return_index=True, return_counts=True)
     unused = schedule.unused
-    others = {
-        "client": unused.client,
-        "started": unused.started,
-        "arrived": unused.ended,
-        "work": unused.work,
-    }
-    client, started, ended, work = (
-        np.concatenate([schedule.of_arrivals(name)[first], other]) for name, other in others.items()
-    )
+    taken = [schedule.of_arrivals(name)[first] for name in ("client", "started", "arrived", "work")]
+    others = unused.client, unused.started, unused.ended, unused.work
+    client, started, ended, work = map(np.concatenate, zip(taken, others, strict=True))
     if np.isnan(work).any():
         raise UserError(
             f"energy: runs of the clock {schedule.protocol} have no duration; expected a clock with durations"

@@ -17,7 +17,7 @@ from jax import Array
 from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, stream_keys, worked
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key
-from jaxafl.options import Number, UserError, as_numbers, number, static
+from jaxafl.options import Number, UserError, number, static
 
 Intervals = tuple[Any, Any, Any]  # begin [..., K], end [..., K] and period [...] in seconds
 
@@ -39,14 +39,13 @@ class stragglers(Duration):
 
     def __post_init__(self) -> None:
         if self.clients is not None:
-            listed = np.ravel(as_numbers("stragglers", "clients", self.clients))
-            object.__setattr__(self, "clients", tuple(map(int, listed)))
+            object.__setattr__(self, "clients", tuple(np.ravel(self.clients).tolist()))
         super().__post_init__()
 
     def check(self, num_clients: int) -> None:
-        wrong = [one for one in self.clients or () if not 0 <= one < num_clients]
-        if wrong:
-            raise UserError(f"stragglers: client {wrong[0]} does not exist; expected 0 .. {num_clients - 1}")
+        listed = self.clients or ()
+        if len({*range(num_clients)}.intersection(listed)) < len(listed):
+            raise UserError(f"stragglers: clients={listed}; expected different clients, 0 .. {num_clients - 1}")
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Array:
         order = jnp.argsort(share_of(keys[0], jnp.arange(num_clients)))

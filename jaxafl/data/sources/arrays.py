@@ -16,7 +16,7 @@ from jaxafl.data.partition.alike import by_user
 from jaxafl.data.partition.base import rows_of_each
 from jaxafl.data.preprocessing import Preprocessing, as_is, cast
 from jaxafl.data.targets import as_samples, as_targets, numbered
-from jaxafl.options import UserError, as_array, check_number, check_whole, kept, named
+from jaxafl.options import UserError, as_array, check_number, check_whole, kept, named, shown
 from jaxafl.readers.pictures import is_picture, pixels
 
 Half: TypeAlias = tuple[Any, np.ndarray, np.ndarray | None]
@@ -89,8 +89,6 @@ def from_arrays(
         >>> data.client_names.tolist()
         ['ann', 'bob']
     """
-    import pandas
-
     _check_order(name, x=x, y=y, client_ids=client_ids)
     _check_order(name, x_test=x_test, y_test=y_test)
     others = dict(test or {})
@@ -98,9 +96,6 @@ def from_arrays(
     others = {key: (held, labels) for (key, (held, _)), labels in zip(others.items(), further, strict=True)}
     samples, labels = _samples(name, x), as_targets(name, y)  # before a split, which would give samples other numbers
     ids = as_array(name, "client_ids", client_ids)
-    missing = pandas.isna(ids)
-    if np.any(missing):
-        raise UserError(f"{name}: client_ids has none for sample {np.argmax(missing)}; expected one. Leave it out")
     lengths = [len(leaf) for leaf in jax.tree.leaves(samples)]
     if {*lengths} != {len(labels)} or ids.shape != (len(labels),) or not len(labels):
         raise UserError(
@@ -167,6 +162,8 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
 
     def joined(*parts: Any) -> np.ndarray:
         arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]
+        if len(shapes := {one.shape[1:] for one in arrays}) > 1:
+            raise UserError(f"from_clients: samples have the shapes {shown([*shapes])}; expected one. Pad them to one")
         return np.concatenate(arrays)
 
     samples = jax.tree.map(joined, *x, is_leaf=lambda one: not isinstance(one, Mapping))
@@ -205,6 +202,11 @@ def from_halves(
         num_classes, source: fields of the `Dataset`.
         preprocessing: that of the `Dataset`; by default, floats and uint8 are cast, and others are not changed.
     """
+    import pandas
+
+    ids = halves[0][2]
+    if ids is not None and np.any(missing := pandas.isna(ids)):
+        raise UserError(f"{name}: client_ids has none for sample {np.argmax(missing)}; expected one. Leave it out")
     if test_fraction is not None:
         halves = _held_out(name, halves[0], test_fraction, seed)
         source = source | {"test_fraction": float(test_fraction), "test_seed": int(seed)}

@@ -12,7 +12,7 @@ from jaxafl.results.curves import percent
 _LATEX = str.maketrans(
     {char: f"\\{char}" for char in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", "−": "$-$", ">": "$>$", "<": "$<$", "—": "---", "–": "--"}
+    | {"±": r"$\pm$", "−": "$-$", ">": "$>$", "<": "$<$", "|": "$|$", "—": "---", "–": "--"}
 )
 
 

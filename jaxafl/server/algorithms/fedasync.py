@@ -8,8 +8,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from jaxafl.clock.contract import ByOptions, Delivery
-from jaxafl.options import Number, number, static
+from jaxafl.client import Client
+from jaxafl.clock.contract import ByOptions, Clock, Delivery
+from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.fedopt import discount
 from jaxafl.server.scheduled import Rate
@@ -53,6 +54,13 @@ class fedasync(Server):
     accepts = Delivery.CONTINUOUS | Delivery.AGED
     references = ("xie2019",)
     needs = ByOptions(Needs(base=True), lambda one: Needs(base=one.mix == "model"))
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        if self.staleness != "constant" and clock.arrivals(num_clients) is None:
+            raise UserError(
+                f"fedasync: τ counts arrivals, and their number varies from step to step on {clock.name}; expected a "
+                "clock with a fixed number, such as free_running(buffer=1), or staleness='constant'"
+            )
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         capacity = arrivals.mask.shape[0]
