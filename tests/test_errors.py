@@ -94,7 +94,6 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: simulation(server=server.aggregate.median()), "server"),
     (with_server(server.fedbuff, aggregate=upload.sign()), "aggregate"),
     (with_clock(begins=after(2)), "begins"),
-    (lambda: simulation(server=server.fedasync(), clock=clock(period=2.0)).run(3), "number varies"),
     (lambda: simulation(client=client(sampling="epochs"), server=server.favano(), clock=CONTACTS).run(3), "sampling"),
     (lambda: simulation(model=nn.Dense(3)), "model"),
 ]

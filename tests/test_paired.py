@@ -112,7 +112,7 @@ def test_tables_are_written_in_every_format() -> None:
     rows = [[Cell("a_1|b"), Cell("91.2 ± 0.7", True)], [Cell("50 %"), Cell("> 3 (2/5)")]]
     markdown, latex = (table(form, ["method", "x"], rows).splitlines() for form in ("markdown", "latex"))
     assert markdown[2:] == [r"| a_1\|b | **91.2 ± 0.7** |", "| 50 % | > 3 (2/5) |"]
-    assert latex[4:6] == [r"a\_1|b & \textbf{91.2 $\pm$ 0.7} \\", r"50 \% & $>$ 3 (2/5) \\"]
+    assert latex[4:6] == [r"a\_1$|$b & \textbf{91.2 $\pm$ 0.7} \\", r"50 \% & $>$ 3 (2/5) \\"]
     with pytest.raises(ValueError, match="format must be one of 'markdown', 'latex'"):
         table("html", [], [])
     assert [decimals(found) for found in ([0.7, 0.1], [1.4], [12.0], [np.nan], [0.0], [1e-9])] == [2, 1, 0, 1, 1, 6]

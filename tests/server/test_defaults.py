@@ -6,11 +6,12 @@ import warnings
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import jaxafl as afl
 from jaxafl import server
-from tests.problems import classifier
+from tests.problems import classifier, descent
 
 
 def free(**options: Any) -> afl.clock.Clock:
@@ -35,3 +36,12 @@ def test_a_server_that_buffers_says_so_where_it_gets_single_arrivals(made: Any, 
         classifier(server=made, clock=free(buffer=2)).check()
         classifier(server=server.fedasync(), clock=free()).check()
         classifier(server=made, clock=afl.clock.synchronous(cohort=1)).check()
+
+
+def test_later_steps_of_fedasync_do_not_change_earlier_ones() -> None:
+    """Also where a later one has more arrivals than all before."""
+    durations = afl.clock.recorded(np.array([[5.0] * 2 + [0.3] * 99, [3.0, 9.0] + [0.3] * 99] * 3))
+    sim = descent(server=server.fedasync(), clock=afl.clock.free_running(6, afl.clock.every(2.0), durations=durations))
+    few, many = (sim.run(steps, eval_every=1) for steps in (3, 8))
+    assert many.step_arrivals[:3].max() < many.step_arrivals.max()
+    np.testing.assert_array_equal(few.loss, many.loss[:4])

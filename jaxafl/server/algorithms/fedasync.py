@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import ByOptions, Clock, Delivery
-from jaxafl.options import Number, UserError, number, static
+from jaxafl.options import Number, number, recording, static
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
 from jaxafl.server.fedopt import discount
 from jaxafl.server.scheduled import Rate
@@ -23,7 +24,8 @@ class fedasync(Server):
     weights, (1 - α_t) of the server's and α_t of the client's.
 
     τ counts versions. Several arrivals in one server step (a buffer of A) are applied one after another in client
-    order, and each counts as a version: the j-th of them sees τ = A (t - s) + j.
+    order, and each counts as a version: the j-th of them sees τ = A (t - s) + j. Where their number may vary from step
+    to step, a step counts as one version: τ = t - s + j.
 
     Args:
         alpha: mixing weight α of a fresh model; at least 0, or an Optax schedule of server steps. The authors' code
@@ -49,23 +51,22 @@ class fedasync(Server):
     exponent: Number | None = number(default=None, least=0)
     threshold: Number = number(default=4.0, least=0)
     mix: Literal["model", "delta"] = static(default="model")
+    versions: Any = recording(default=None)  # that a server step counts as; None: one per place
 
     requires = Delivery.STALE
     accepts = Delivery.CONTINUOUS | Delivery.AGED
     references = ("xie2019",)
     needs = ByOptions(Needs(base=True), lambda one: Needs(base=one.mix == "model"))
 
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        if self.staleness != "constant" and clock.arrivals(num_clients) is None:
-            raise UserError(
-                f"fedasync: τ counts arrivals, and their number varies from step to step on {clock.name}; expected a "
-                "clock with a fixed number, such as free_running(buffer=1), or staleness='constant'"
-            )
+    def prepare(self, clock: Clock, client: Client, counts: Any, seed: int) -> tuple[Server, Client]:
+        varies = clock.arrivals(len(counts)) is None
+        return dataclasses.replace(self, versions=1.0 if varies else None), client
 
     def update(self, params: Tree, state: tuple[()], arrivals: Arrivals) -> Outcome:
         capacity = arrivals.mask.shape[0]
         order = jnp.argsort(jnp.where(arrivals.mask, arrivals.client, jnp.iinfo(jnp.int32).max))
-        staleness = arrivals.staleness * capacity + jnp.argsort(order)  # every arrival counts as a version
+        versions = capacity if self.versions is None else self.versions
+        staleness = arrivals.staleness * versions + jnp.argsort(order)  # every arrival counts as a version
         rate = jnp.where(arrivals.mask, self.alpha * self._discount(staleness.astype(arrivals.loss.dtype)), 0)
 
         def apply(position: Array, params: Tree) -> Tree:
