@@ -296,7 +296,11 @@ def _recurrent(
     *,
     env: Any,
 ) -> Any:
-    """Executes the layers of a recurrent network by `lax.scan`; torchax alone unrolls every time step."""
+    """Executes the layers of a recurrent network by `lax.scan`.
+
+    Torchax alone unrolls every time step: two LSTM layers over 80 steps then compile for 31 s in place of 2, and take
+    12 times as long (two cores, torchax 0.0.13).
+    """
     values, states, weights = env.t2j_iso((x, state, list(weights)))
     states = states if isinstance(states, tuple) else (states,)
     directions = 1 + bidirectional
