@@ -72,7 +72,7 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
     """
     tables = saved, json.loads(json.dumps(current))
     before, now = (flatten_dict(table, sep=".", keep_empty_nodes=True) for table in tables)
-    found = {one: (before.get(one), now.get(one)) for one in [*before, *now] if before.get(one) != now.get(one)}
+    found = {one: (before.get(one), now.get(one)) for one in before | now if before.get(one) != now.get(one)}
     versions = {one.removeprefix("versions."): found.pop(one) for one in [*found] if one.startswith("versions.")}
     if found:
         raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")

@@ -87,7 +87,7 @@ def parsed(text: str, *made: type) -> Any:
 
 def _value(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None):
+        case ast.Constant(value=int() | float() | str() | None):
             return node.value
         case ast.Name(id="inf" | "nan"):  # the option that gets the number says if it is allowed
             return float(node.id)

@@ -31,7 +31,7 @@ def positions(client: Client, count: Array, size: Array, at: Any, ranks: Array) 
         return below(words, count), ranks < size, size
     step = at.step
     if client.epochs is None:  # epochs continue where the client's last run stopped
-        per_run = jnp.asarray(client.steps, jnp.int32)  # [] or [N]: `check` refuses steps per run
+        per_run = jnp.int32(client.steps)  # [] or [N]: `check` refuses steps per run
         step = step + at.run * (per_run[at.client] if per_run.ndim else per_run)
     batches = -(-count // size)
     first = step % batches * size
@@ -55,7 +55,7 @@ def shuffled(key: Key, epoch: Array, ranks: Array, count: Array) -> Array:
         count: int32, the client's number of samples.
     """
     low, high = threefry(key, epoch, 0xFFFFFFFC)
-    count = jnp.asarray(count).astype(jnp.uint32)
+    count = jnp.uint32(count)
     place = jnp.where(ranks < count.astype(jnp.int32), ranks, 0).astype(jnp.uint32)
     for index in range(_ROUNDS):
         pivot = _mix(low + jnp.uint32(index * 0x9E3779B9 & 0xFFFFFFFF)) % count

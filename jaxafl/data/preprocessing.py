@@ -76,7 +76,7 @@ def as_is() -> Preprocessing:
 
 def as_integers(x: Any) -> Any:
     """Casts a raw batch of tokens, an array or a pytree of arrays, to int32; traceable."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf).astype(jnp.int32), x)
+    return jax.tree.map(lambda leaf: jnp.int32(leaf), x)
 
 
 class crop_and_flip(Part):

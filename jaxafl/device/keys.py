@@ -163,7 +163,7 @@ def below(word: Array, bound: Array) -> Array:
 
     The probability of every value is within 1/2³² of 1/bound.
     """
-    bound = jnp.asarray(bound).astype(jnp.uint32)
+    bound = jnp.uint32(bound)
     # the upper half of a 32×32-bit product from 16-bit halves, because int64 needs x64
     high, low = word >> 16, word & jnp.uint32(0xFFFF)
     bound_high, bound_low = bound >> 16, bound & jnp.uint32(0xFFFF)

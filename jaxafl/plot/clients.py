@@ -54,9 +54,9 @@ def client_spread(
     summaries = [[Curve(at, one) for one in _summaries(values, rising)] for at, values in found]
     lines = [over_seeds(curves, _POINTS) for curves in zip(*summaries, strict=True)]
     figure, [ax] = panels_of(ax, 6.5, 4.2)
-    for label, opacity, low, high in (("10 to 90", 0.15, lines[0], lines[4]), ("25 to 75", 0.25, lines[1], lines[3])):
+    for label, opacity, low, high in (("10 to 90", 0.15, 0, 4), ("25 to 75", 0.25, 1, 3)):
         label = f"{label} % of clients"
-        ax.fill_between(low[0], low[1], high[1], color="#0072B2", alpha=opacity, linewidth=0, label=label)
+        ax.fill_between(*lines[low][:2], lines[high][1], color="#0072B2", alpha=opacity, linewidth=0, label=label)
     styles = {"median": ("#0072B2", "-", lines[2]), "worst 10 %": ("#D55E00", "--", lines[5])}
     for label, (colour, dashes, (at, mean, deviation)) in styles.items():
         ax.plot(at, mean, color=colour, linewidth=1.8, linestyle=dashes, label=label)

@@ -127,7 +127,7 @@ def _chosen(sim: Simulation, clients: int, samples: int, weights: str, seed: int
         positions[row, : len(taken)], mask[row, : len(taken)] = np.sort(taken), True
     share = counts[chosen] if weights == "samples" else np.ones(len(chosen))
     weight = jnp.asarray(share / share.sum(), jnp.result_type(float))
-    return Sampled(jnp.asarray(chosen, jnp.int32), jnp.asarray(positions), jnp.asarray(mask), weight)
+    return Sampled(jnp.int32(chosen), jnp.asarray(positions), jnp.asarray(mask), weight)
 
 
 def _of_gradients(sim: Simulation, chosen: Sampled, found: AtModel) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def closed_network(probabilities: Any, rates: Any, tasks: int) -> xr.Dataset:
     owner = "theory.queues.closed_network"
     p, mu = as_numbers(owner, "probabilities", probabilities), as_numbers(owner, "rates", rates)
     check_whole(owner, "tasks", tasks)
-    if mu.shape != p.shape or not (p > 0).all() or not (mu > 0).all() or abs(p.sum() - 1) > 1e-6:
+    if mu.shape != p.shape or not (np.minimum(p, mu) > 0).all() or abs(p.sum() - 1) > 1e-6:
         raise UserError(f"{owner}: expected probabilities > 0 with sum 1 and as many rates > 0; got {p} and {mu}")
     loads = np.log(p) - np.log(mu)
     counts = np.arange(tasks + 1)

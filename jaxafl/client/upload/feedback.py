@@ -53,7 +53,7 @@ class error_feedback(Upload):
         received, inner = self.compressor.update(whole, inner, sent)
         scale = self.compressor.feedback_scale(leaves_of(delta))
         if scale != 1:
-            received = jax.tree.map(lambda leaf: scale * leaf, received)
+            received = optax.tree.scale(scale, received)
         return received, (optax.tree.sub(whole, received), inner)
 
     def feedback_scale(self, leaves: Leaves) -> float:

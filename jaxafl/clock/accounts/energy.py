@@ -94,7 +94,7 @@ def _intensity(given: Any, period: float | None, clients: int, end: float) -> tu
         (period is None and last < end, f"{until}, and the schedule at {end:g} s; expected a later end, or a period"),
     ])  # fmt: skip
     times = np.append(times[: len(table)], last)
-    areas = np.concatenate([np.zeros((1, clients)), np.cumsum(table * np.diff(times)[:, None], axis=0)])
+    areas = np.concatenate([np.zeros((1, clients)), np.cumsum(table * np.diff(times)[:, None], 0)])
 
     def place(time: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         laps, phase = np.divmod(time, last) if period else (np.zeros_like(time), time)

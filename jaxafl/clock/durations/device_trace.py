@@ -212,7 +212,7 @@ class device_trace(Duration):
             return jnp.float64(0)
         link = prepared.link[run.client]
         share = jnp.stack([share_of(key, run.client, run.run) for key in prepared.keys[3:5]])
-        megabits = 8.0 * jnp.asarray(self.megabytes, jnp.float64)
+        megabits = 8.0 * jnp.float64(self.megabytes)
         return jnp.sum(jax.vmap(lambda start: links.elapsed(link, start, megabits))(share * links.period(link)))
 
 

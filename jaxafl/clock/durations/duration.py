@@ -62,7 +62,7 @@ def share_of(key: Array, client: Array, run: Array | None = None) -> Array:
 
 def of_client(numbers: Any, client: Array) -> Array:
     """Returns a client's entry of an option that is a number or one per client, in float64."""
-    values = jnp.asarray(numbers, jnp.float64)
+    values = jnp.float64(numbers)
     return values[client] if values.ndim else values
 
 

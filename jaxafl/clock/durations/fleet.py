@@ -49,11 +49,11 @@ class stragglers(Duration):
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Array:
         order = jnp.argsort(share_of(keys[0], jnp.arange(num_clients)))
-        count = jnp.round(jnp.asarray(self.share, jnp.float64) * num_clients)
+        count = jnp.round(jnp.float64(self.share) * num_clients)
         slow = jnp.zeros(num_clients, bool).at[order].set(jnp.arange(num_clients) < count)
         if self.clients is not None:
             slow = jnp.asarray(np.isin(np.arange(num_clients), self.clients))
-        return jnp.where(slow, jnp.asarray(self.factor, jnp.float64), 1.0)
+        return jnp.where(slow, jnp.float64(self.factor), 1.0)
 
     def draw(self, prepared: Array, run: Run) -> Draw:
         return worked(prepared[run.client])

@@ -85,11 +85,11 @@ class link(Duration):
             )
         if self.up is None:  # `without_shared`
             return worked(jnp.zeros(jnp.shape(run.client)))
-        sigma = jnp.asarray(self.sigma, jnp.float64)
+        sigma = jnp.float64(self.sigma)
 
         def transfer(key: Array, speed: Number, sent: Any) -> Array:
             normal = ndtri(share_of(key, run.client, run.run) + 2.0**-54)
-            seconds = jnp.asarray(sent, jnp.float64) / of_client(speed, run.client)
+            seconds = jnp.float64(sent) / of_client(speed, run.client)
             return seconds * jnp.exp(sigma * (normal - sigma / 2))
 
         down = self.up if self.down is None else self.down

@@ -61,13 +61,13 @@ class three_tier(Duration):
     def draw(self, prepared: tuple[Array, Array], run: Run) -> Draw:
         key, tiers = prepared
         tier = self._tier(tiers, run.client) if tiers.ndim == 0 else tiers[run.client]
-        low, high = jnp.asarray(_TIERS[self.profile], jnp.float64)[tier]
+        low, high = jnp.float64(_TIERS[self.profile])[tier]
         share = share_of(key, run.client, None if self.per == "client" else run.run)
         return worked((low + (high - low) * share) * self.unit)
 
     def _tier(self, key: Array, client: Array) -> Array:
         """Draws a client's tier, the argmax of gamma variates, which is that of their Dirichlet weights."""
-        shape = jnp.asarray(self.gamma, jnp.float64) * jnp.asarray([3.0, 2.0, 1.0])
+        shape = jnp.float64(self.gamma) * jnp.asarray([3.0, 2.0, 1.0])
         return jnp.argmax(jax.random.loggamma(jax_key(per_client(key, client)), shape, dtype=jnp.float64))
 
 

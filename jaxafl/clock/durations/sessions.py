@@ -86,7 +86,7 @@ class sessions(Duration):
         on, off = grid(groups, jnp.arange(self.count, dtype=jnp.int32))
         begin = jnp.cumsum(on + off, axis=1)
         share = share_of(keys[-1], jnp.arange(num_clients))
-        odds = jnp.asarray(self.leave, jnp.float64)
+        odds = jnp.float64(self.leave)
         last = jnp.where(odds > 0, 1 + jnp.floor(jnp.log1p(-share) / jnp.log1p(-odds)), jnp.inf)
         return Sessions(work, on, begin - on - off, jnp.cumsum(on, axis=1) - on, begin[:, -1], last)
 

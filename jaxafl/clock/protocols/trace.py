@@ -62,7 +62,7 @@ class recorded(Duration):
             )
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Array:
-        return jnp.asarray(self.times, jnp.float64)
+        return jnp.float64(self.times)
 
     def draw(self, prepared: Array, run: Run) -> Draw:
         time = prepared.at[run.client, run.run].get(mode="fill")  # with NaN

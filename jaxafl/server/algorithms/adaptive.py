@@ -124,7 +124,7 @@ class _AMSGrad(OptaxServer):
 
     def optimizer_of(self, rate: Number) -> optax.GradientTransformation:
         direction = scale_by_amsgrad(self.b1, self.b2, self.eps, self.bias_correction, getattr(self, "max_init", 0.0))
-        down = optax.stateless_with_tree_map(lambda leaf, _: -jnp.asarray(rate).astype(leaf.dtype) * leaf)
+        down = optax.stateless_with_tree_map(lambda leaf, _: -jnp.asarray(rate, leaf.dtype) * leaf)
         return optax.chain(direction, down)
 
 

@@ -65,7 +65,7 @@ class afl(Server):
         power = -jnp.asarray(self.staleness_exponent, weights.dtype)
         weights = weights * (1 + arrivals.staleness.astype(weights.dtype)) ** power
         average = weighted_sum(weights / jnp.sum(weights), models)
-        new = jax.tree.map(lambda x, y: jnp.where(state, x, y), params, average)
+        new = optax.tree.where(state, params, average)
         step = norm(optax.tree.sub(new, params))
         stopped = state | ((step <= self.tolerance) & (self.tolerance > 0))
         info = {"step_norm": step, "converged": stopped}
