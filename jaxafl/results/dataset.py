@@ -223,8 +223,7 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
     schedule, mask, clients = trained.schedule, trained.schedule.mask, trained.schedule.num_clients
     variables: dict[str, Any] = {"time": ("step", schedule.time.copy())}  # members may have one schedule
     # Trained parameters and non-trainable state are sent in the precision in which they are kept: up with every
-    # arrival, refused and lost ones included, and down with every run that starts, stopped ones included. Leaves that
-    # the client's optimiser freezes are not sent.
+    # arrival, refused and lost ones included, and down with every run that starts, stopped ones included.
     size = traffic(client, trained.params, trained.model_state)
     up = mask.sum(axis=1) + np.diff(schedule.runs_refused + schedule.runs_lost, prepend=0)
     variables["bytes_up"] = "step", up * np.int64(size.up)

@@ -58,8 +58,9 @@ def energy_of(
     weighted = total(so_far(client, begins + work) - so_far(client, begins))
     idle = so_far(everyone, np.full(clients, end)) - weighted
     grams = watts * weighted + idle_watts * idle + per_byte * total(transferred * at(client, ended))
-    found = {"busy_seconds": busy, "joules": joules, "grams": grams / _JOULES}
-    return xr.Dataset({name: ("population", one) for name, one in found.items()}, attrs={"seconds": end})
+    found = {"busy_seconds": (busy, "s"), "joules": (joules, "J"), "grams": (grams / _JOULES, "g")}
+    variables = {name: ("population", one, {"units": unit}) for name, (one, unit) in found.items()}
+    return xr.Dataset(variables, attrs={"seconds": end})
 
 
 def _per_client(name: str, value: Any, clients: int) -> np.ndarray:
