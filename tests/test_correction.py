@@ -169,6 +169,7 @@ def test_a_correction_takes_each_run_once() -> None:
         afl.server.basgd(buffers=3),
         afl.server.kardam(),
         afl.server.picky_sgd(),
+        afl.server.delay_adaptive(rule="drop", threshold=2),
     ],
     ids=lambda server: server.name,
 )

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
@@ -231,6 +232,7 @@ ONE: dict[str, Any] = {"delta": DELTA, "noise_multiplier": 1.0}
 MIFA = afl.server.mifa(), afl.clock.bernoulli(0.3)
 BASGD = afl.server.basgd(aggregate=None), afl.clock.every_buffer(durations=afl.clock.uniform(1, 3))
 CLIP = upload.clip_by_global_norm(1.0)
+PLATEAU = optax.chain(optax.contrib.reduce_on_plateau(patience=4), optax.sgd(0.5))
 # simulation, arguments of `privacy`, what the message names
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (simulation, {"delta": 1.0}, "delta"),
@@ -250,6 +252,9 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (lambda: simulation(None, *BASGD), ONE, "basgd"),
     (lambda: simulation(None, afl.server.fedasync()), ONE, "fedasync"),
     (lambda: simulation(None, by_loss()), ONE, "by_loss|losses"),
+    (lambda: simulation(server=afl.server.fedopt(optax.polyak_sgd())), {"delta": DELTA}, "losses"),
+    (lambda: simulation(server=afl.server.fedopt(PLATEAU)), {"delta": DELTA}, "losses"),
+    (lambda: simulation(None, afl.server.ca2fl()), ONE, "ca2fl may use a kept update"),
     (lambda: simulation(None, correction=afl.correction.feddyn(0.1)), ONE, "feddyn"),
     (lambda: simulation(correction=by_samples(0.1)), {"delta": DELTA}, "by_samples"),
     (lambda: classifier(model=afl.models.from_linen(Normalised())), ONE, r"batch statistics\) without noise"),

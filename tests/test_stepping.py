@@ -109,3 +109,35 @@ def test_what_cannot_be_stepped_is_refused() -> None:
         simulation("asyncfeded").init()
     with pytest.raises(ValueError, match="step: n must be at least 1, got 0"):
         simulation().step(simulation().init(), 0)
+
+
+TIMES = afl.clock.constant([1.0, 1.3, 1.7, 2.1])
+
+
+def phases(server: Any, clock: Any, steps: int, then: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+    """Moves of 10 server steps of a second phase [10, 4], and its records; client i has the gradient -e_i always."""
+    x, y = np.eye(4, dtype=np.float32), np.zeros(4, np.int32)
+    data = afl.data.from_arrays(x, y, np.arange(4), x_test=x[:1], y_test=y[:1])
+    model = afl.models.from_functions(lambda *_: {"w": jnp.zeros(4)}, lambda p, b, k: -(b.x @ p["w"]), "linear")
+    sim = afl.Simulation(data, model, afl.Client(learning_rate=1.0, steps=1, batch_size=None), server, clock)
+    later = dataclasses.replace(sim, clock=then or clock)
+    state = later.init(1, 10, start=sim.step(sim.init(0, 30), steps)[0])
+    moves = []
+    for _ in range(10):
+        before = state.params["w"]
+        state, records = later.step(state)
+        moves.append((np.asarray(state.params["w"] - before), records))
+    return np.stack([move for move, _ in moves]), jax.tree.map(lambda *one: np.concatenate(one), *[r for _, r in moves])
+
+
+def test_a_phase_begins_rounds_and_ages_of_its_own_clock() -> None:
+    """The server's state of the first phase refers to server steps and rounds of that phase."""
+    moves, _ = phases(afl.server.ringleader(1.0), afl.clock.ringleader(durations=TIMES), 6)  # a round and a half
+    np.testing.assert_allclose(moves.sum(1), 1.0, rtol=1e-5)
+    _, records = phases(afl.server.throttle(1.0, 2.0), afl.clock.rounds_until_all(durations=TIMES), 3)
+    assert records["times_in_round"][:4].tolist() == [0, 0, 0, 1]
+    silent = afl.clock.free_running(4, durations=afl.clock.constant([1.0, 1.3, 1.7, np.inf]))
+    for age in ("dispatch", "row"):
+        aced = afl.server.aced(1.0, max_age=2, age=age)
+        moves, _ = phases(aced, afl.clock.free_running(4, durations=TIMES), 30, silent)
+        assert moves[0, 3] == pytest.approx(0.25) and not moves[3:, 3].any() and moves[3:].any(1).all()

@@ -235,10 +235,17 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
         until: checked limits, or `None`.
         share: the divisor, >= 1.
         renamed: name of a target -> its new name.
+
+    Raises:
+        UserError: less than one update is left.
     """
     found = {}
     for name, limit in (until or {}).items():
         part = limit // share if name == "updates" else limit / share
+        if part == 0:
+            raise UserError(
+                f"tune: {limit:g} updates are too few for a rung of 1/{share} of them; give more, or rungs=1"
+            )
         found[name if name in _OTHERS else renamed(name)] = part if name in {*_OTHERS} - {*_PRIVATE} else limit
     return found
 

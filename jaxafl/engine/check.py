@@ -61,8 +61,8 @@ class Parts:
 
     @property
     def arrivals(self) -> int:
-        """Largest number of arrivals of a server step."""
-        return self.clock.arrivals(self.data.num_clients) or self.data.num_clients
+        """Largest number of arrivals of a server step; several if it varies, also with one client."""
+        return self.clock.arrivals(self.data.num_clients) or max(self.data.num_clients, 2)
 
     @property
     def aggregate(self) -> Any:
@@ -136,11 +136,7 @@ _FIT: tuple[Rule, ...] = (
     (
         lambda p: (
             getattr(p.client.correction, "sums_updates", False)
-            and (
-                isinstance(p.aggregate, Aggregate)
-                or "rejected" in p.server.counters
-                or Delivery.REGIONAL in p.clock.delivers
-            )
+            and (isinstance(p.aggregate, Aggregate) or p.server.drops or Delivery.REGIONAL in p.clock.delivers)
         ),
         "Client: correction={client.correction!r} adds all received updates to the model, whatever {server!r} does "
         "with them; expected a server that takes their mean, such as fedavg. Leave out one of the two",

@@ -23,7 +23,7 @@ from jaxafl.engine.program import advance
 from jaxafl.engine.sizes import plan_of, shapes_of_plan, tables_of
 from jaxafl.engine.state import State, initial
 from jaxafl.options import UserError, check_whole
-from jaxafl.server.contract import Tree
+from jaxafl.server.contract import Server, Tree
 
 Array = jax.Array
 
@@ -115,7 +115,7 @@ class Stepwise:
             for problem, plan, schedule in zip(problems, plans, schedules, strict=True)
         ]
         if start is not None:
-            states = [_begun_from(start, state) for state in states]
+            states = [_begun_from(start, state, self.server) for state in states]
         return states[0] if np.ndim(seed) == 0 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
     def step(self, state: RunState, n: int = 1) -> tuple[RunState, dict[str, Array]]:
@@ -180,7 +180,7 @@ class Stepwise:
             yield Iterated(stop, params, model_state), execution.arrivals(0, start, stop, done)
 
 
-def _begun_from(start: RunState, state: RunState) -> RunState:
+def _begun_from(start: RunState, state: RunState, server: Server) -> RunState:
     """Returns a first state with the model, the server's state and the memory of clients of another run."""
     if not isinstance(start, RunState):
         raise TypeError(
@@ -192,6 +192,7 @@ def _begun_from(start: RunState, state: RunState) -> RunState:
         given, own = (jax.tree.map(jnp.shape, tree) for tree in (found, getattr(state.run, name)))
         if str(given) != str(own):  # tables with a row per client are equal to themselves only
             raise UserError(f"init: `start` has the {name} {given}; expected {own}, the same model, server and client")
+    kept["server"] = server.begun(kept["server"])
     ring = buffers.write(state.run.ring, jnp.int32(0), start.run.model)
     return dataclasses.replace(state, run=state.run._replace(**kept, ring=ring))
 

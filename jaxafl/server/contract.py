@@ -143,6 +143,7 @@ class Server(Part):
         buffer: arrivals per server step M in the paper, the command line's default. If M > 1, single arrivals warn.
         local: options of local training in the paper, the command line's defaults.
         single: True for servers that step for every arrival, which refuse clocks with several per server step.
+        drops: True if the server may leave out an update that it receives. Corrections that sum updates refuse it.
         clocks: names of the compatible clocks of jaxafl, derived from `requires`, `accepts` and `single`.
         counters: names of diagnostics that are also summed over the run, as attributes `count_...` of the result.
         meanings: descriptions of diagnostics, by name, for the result.
@@ -168,6 +169,7 @@ class Server(Part):
     buffer: ClassVar[int] = 1
     local: ClassVar[dict[str, Any]] = {}
     single: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
     clocks: ClassVar[frozenset[str]] = frozenset()
     counters: ClassVar[tuple[str, ...]] = ()
     meanings: ClassVar[dict[str, str]] = {}
@@ -222,6 +224,14 @@ class Server(Part):
     def init(self, params: Tree, samples: Array) -> Any:
         """Returns the state before the first server step, a pytree. `samples`: float [N], sample counts n_i."""
         return ()
+
+    def begun(self, state: Any) -> Any:
+        """Returns the state with which a further phase begins, see `Simulation.init(start=)`.
+
+        The clock of the new phase counts its server steps and rounds from 0. A server whose state refers to them
+        overrides this method.
+        """
+        return state
 
     def update(self, params: Tree, state: Any, arrivals: Arrivals) -> Outcome:
         """Computes the next model from the arrivals of one step."""

@@ -333,3 +333,25 @@ def test_one_clipped_update_moves_the_direction_by_its_share_of_the_noise(server
 
     largest = max(float(moved(which)) for which in range(4))
     assert (largest > 0.25 + 1e-6) == (server.name != "fedbuff")
+
+
+class unfinite(afl.attack.Attack):
+    def forge(self, delta: Any, sent: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), delta)
+
+
+@pytest.mark.parametrize(
+    "rule", [afl.aggregate.centered_clip(1.0), afl.aggregate.geometric_median(), afl.aggregate.krum()]
+)
+def test_an_update_that_is_not_finite_reaches_no_centre_and_no_other_buffer(rule: Any) -> None:
+    """Client 1 is in one buffer of basgd."""
+    durations = afl.clock.uniform(1, 9, per="client")
+    problem = afl.theory.quadratic(clients=9, dimension=4)
+    for server, clock in (
+        (afl.server.fedbuff(0.1, aggregate=rule), afl.clock.synchronous(durations=durations)),
+        (afl.server.basgd(0.1, buffers=5, aggregate=rule), afl.clock.every_buffer(buffers=5, durations=durations)),
+    ):
+        client = afl.Client(learning_rate=1.0, steps=1, batch_size=None)
+        sim = afl.Simulation(problem.data, problem.model, client, server, clock, attack=unfinite(clients=[1]))
+        result = sim.run(8, eval_every=8)
+        assert result.attrs["failed_step"] == -1 and result.loss[-1] < result.loss[0]

@@ -174,6 +174,7 @@ def test_invalid_options_raise_before_any_run() -> None:
         (lambda: afl.tune({"a": held_out()}, grid, server_steps=9), "one Simulation"),
         (lambda: afl.tune(held_out(), grid, server_steps=9, factor=1), "factor must be at least 2"),
         (lambda: afl.tune(held_out(), grid, server_steps=3, rungs=4), "too few for 4 rungs"),
+        (lambda: afl.tune(held_out(), grid, until={"updates": 2}, rungs=3), "tune: 2 updates are too few"),
         (lambda: afl.tune(held_out(), grid), "or a limit of simulated time"),
         (lambda: afl.tune(held_out(), grid, until={"loss": 1.0}), "or a limit of simulated time"),
         (

@@ -106,6 +106,11 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
         "planned. Use another server, e.g. fedbuff, or Needs(linear=True) in the class if it takes sums",
     ),
     (
+        lambda p: p.noise[0] is None and p.server.needs.client_rows and not getattr(p.server, "bounded", False),
+        "the server {server.name} may use a kept update with other weights than that of a mean over clients, which the "
+        "planned noise does not cover. Use mifa, or noise at the clients",
+    ),
+    (
         lambda p: p.means_planned and p.aggregate is not None and not p.aggregate.linear,
         "{p.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out",
     ),
@@ -172,15 +177,22 @@ def _weights_read(parts: Parts) -> list[str]:
             if client.correction is not None:
                 seen = seen._replace(delta=shared_of(client, several))
                 shared, _ = client.correction.serve(shared, shared_of(client, now), None, seen, clients)
-            found.append((now, outcome.served, shared))
+            found.append((now, outcome.served, shared, state))  # what the state holds may count in a later step
         return found
 
     usual = {"the sample counts": jnp.ones(clients, real), "the losses": jnp.ones(size + 2, real)}
     usual["the local steps"] = jnp.ones(size + 2, jnp.int32)
-    run = jax.jit(lambda *given: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(steps(*given))]))
+
+    @jax.jit
+    def run(*given: Any) -> Any:
+        leaves = [leaf for leaf in jax.tree.leaves(steps(*given)) if jnp.issubdtype(leaf.dtype, jnp.number)]
+        return jnp.concatenate([*map(jnp.ravel, leaves)])
+
     before, read = run(*usual.values()), []
-    for name, values in usual.items():
-        after = run(*(usual | {name: values + jnp.arange(len(values), dtype=values.dtype)}).values())
-        read += [] if np.array_equal(before, after, equal_nan=True) else [name]
+    others = [(name, values + jnp.arange(len(values), dtype=values.dtype)) for name, values in usual.items()]
+    others += [("the losses", jnp.full(size + 2, jnp.nan))]  # a bounded rate may hide the others
+    for name, values in others:
+        after = run(*(usual | {name: values}).values())
+        read += [] if name in read or np.array_equal(before, after, equal_nan=True) else [name]
     known = client.epochs is None and client.patience is None  # local steps are those that were asked for
     return [name for name in read if not (known and name == "the local steps")]

@@ -25,9 +25,9 @@ _COUNT = 0xFFFFFFF2
 class private_mean(Aggregate):
     """Mean of clipped updates with Gaussian noise: D = (1/M) (Σ_i s_i Δ_i min(1, C / ‖Δ_i‖) + N(0, (zC)² I)).
 
-    M is the number of arrivals, with multiplicity, and s_i ≤ 1 the server's discount of stale updates. One update
-    changes the sum by at most C, so that noise of z times this sensitivity is added. Refused are weights of samples or
-    local steps, weights above 1/M, and servers that combine updates before the aggregate gets them.
+    M is the number of arrivals, with multiplicity, and s_i ≤ 1 the server's discount of stale updates. One finite
+    update changes the sum by at most C, so that noise of z times this sensitivity is added. Refused are weights of
+    samples or local steps, weights above 1/M, and servers that combine updates before the aggregate gets them.
 
     With `quantile` q, C follows that quantile of the norms: after every step C ← C exp(-η (b̃ - q)), where b̃ = (number
     of updates with ‖Δ_i‖ ≤ C + N(0, σ_b²)) / M. The noise of the sum then has z' = (z⁻² - (2σ_b)⁻²)^(-1/2) in the place

@@ -134,7 +134,7 @@ class geometric_median(Center):
     """Geometric median, argmin_z Σ_k α_k ‖z - Δ_k‖ with the server's weights α_k = w_k / Σ w, by Weiszfeld's algorithm.
 
     z starts as the weighted mean; an iteration is z ← Σ β_k Δ_k / Σ β_k with β_k = α_k / max(ν, ‖z - Δ_k‖). It stops
-    once the objective changes by less than 10⁻⁶ of itself.
+    once the objective changes by less than 10⁻⁶ of itself. An update that is not finite is infinitely far: β_k = 0.
 
     Args:
         iterations: largest number T of iterations.
@@ -152,7 +152,8 @@ class geometric_median(Center):
 
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> Found:
         alphas = (weights / jnp.where(jnp.sum(weights) > 0, jnp.sum(weights), 1)).astype(points.dtype)
-        points = jnp.where(weights[:, None] > 0, points, 0)
+        finite = jnp.isfinite(points).all(1)
+        alphas, points = jnp.where(finite, alphas, 0), jnp.where((finite & (weights > 0))[:, None], points, 0)
 
         def distances(z: Array) -> Array:
             return jnp.linalg.norm(points - z, axis=1)
@@ -173,7 +174,8 @@ class geometric_median(Center):
 class centered_clip(Center):
     """Centre that moves by clipped differences: v ← v + (1/M) Σ_i (Δ_i - v) min(1, r / ‖Δ_i - v‖).
 
-    v starts as 0 and is carried over from step to step.
+    v starts as 0 and is carried over from step to step. An update that is not finite has no direction, and moves v by
+    nothing.
 
     Args:
         radius: r > 0.
@@ -194,9 +196,10 @@ class centered_clip(Center):
     def center(self, points: Array, times: Array, weights: Array, state: Any) -> Found:
         v, restored = ravel_pytree(state)
         shares = (times / jnp.maximum(jnp.sum(times), 1)).astype(points.dtype)
+        finite = jnp.isfinite(points).all(1, keepdims=True)
 
         def move(_: int, v: Array) -> Array:
-            apart = points - v
+            apart = jnp.where(finite, points - v, 0)
             length = jnp.linalg.norm(apart, axis=1)
             factor = jnp.where(length > self.radius, self.radius / jnp.where(length > 0, length, 1), 1)
             return v + (shares * factor.astype(points.dtype)) @ apart

@@ -62,6 +62,7 @@ class asyncfeded(Server):
     accepts = STARTS
     references = ("wang2022asyncfeded",)
     single = True
+    drops = True
     needs = Needs(base=True, replies=True)
     counters = ("dropped", "clipped")
     meanings = {

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
-from jaxafl.device import weighted_sum
+from jaxafl.device.buffers import expand
 from jaxafl.options import UserError, number, static
 from jaxafl.server.aggregate import Aggregate, median
-from jaxafl.server.contract import Arrivals, Outcome, Tree, counts
+from jaxafl.server.contract import Array, Arrivals, Outcome, Tree, counts
 from jaxafl.server.fedopt import OptaxServer
 from jaxafl.server.scheduled import Rate
 
@@ -56,11 +57,18 @@ class basgd(OptaxServer):
             raise UserError(f"basgd: buffers={self.buffers} is too small for {self.aggregate!r}; give at least {few}")
 
     def update(self, params: Tree, state: optax.OptState, arrivals: Arrivals) -> Outcome:
-        held = (arrivals.client % self.buffers == jnp.arange(self.buffers)[:, None]) & arrivals.mask
-        times = jnp.where(held, counts(arrivals), 0)  # [B, A], as few rows as there are buffers
-        shares = times / jnp.maximum(times.sum(1, keepdims=True), 1)
+        buffer, times = arrivals.client % self.buffers, counts(arrivals)
+        held = (buffer == jnp.arange(self.buffers)[:, None]) & arrivals.mask
+        shares = times / jnp.maximum(jnp.where(held, times, 0).sum(1), 1)[buffer]
+
+        def mean(leaf: Array) -> Array:  # by rows, since 0 · NaN in a product would spread a forged NaN to all buffers
+            weighted = jnp.where(expand(arrivals.mask, leaf), expand(shares, leaf).astype(leaf.dtype) * leaf, 0)
+            return jax.ops.segment_sum(weighted, buffer, self.buffers)
+
         filled, first = held.any(1), held.argmax(1)
         each = {name: getattr(arrivals, name)[first] for name in _PER_ARRIVAL}
-        each |= {"mask": filled, "multiplicity": filled.astype(jnp.int32), "loss": shares @ arrivals.loss}
-        means = arrivals._replace(**each, delta=weighted_sum(shares, arrivals.delta))
-        return super().update(params, state, means)._replace(weights=self.weigh(means) @ shares)
+        each |= {"mask": filled, "multiplicity": filled.astype(jnp.int32), "loss": mean(arrivals.loss)}
+        means = arrivals._replace(**each, delta=jax.tree.map(mean, arrivals.delta))
+        found = super().update(params, state, means)
+        info = {name: value[buffer] if jnp.ndim(value) else value for name, value in found.info.items()}
+        return found._replace(info=info, weights=self.weigh(means)[buffer] * shares)

@@ -32,6 +32,7 @@ class _Incremental(Server):
     learning_rate: Rate = number(default=1.0, least=0)
 
     needs = Needs(client_rows=1)
+    bounded = True  # a step has each client's last update once, so noise of its sensitivity covers it
 
     def steps(self, before: Array, after: Array) -> Array:
         """Returns True if a server step moves the model, from the stamps [N] before and after its arrivals."""
@@ -48,6 +49,9 @@ class _Incremental(Server):
     def init(self, params: Tree, samples: Array) -> TableState:
         nothing = optax.tree.zeros_like(params)
         return TableState(Rows.filled(nothing, len(samples)), nothing, jnp.full(len(samples), -1, jnp.int32))
+
+    def begun(self, state: TableState) -> TableState:
+        return state._replace(stamp=jnp.minimum(state.stamp, 0))  # as if all had arrived when the phase began
 
     def update(self, params: Tree, state: TableState, arrivals: Arrivals) -> Outcome:
         entered = enter(state.table, arrivals, arrivals.delta)

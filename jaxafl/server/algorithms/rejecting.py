@@ -25,6 +25,7 @@ class _Rejecting(Server):
 
     accepts = STARTS
     single = True
+    drops = True
     counters = ("rejected",)
 
     def outcome(self, passes: Array, params: Tree, state: Tree, arrivals: Arrivals, **info: Array) -> Outcome:

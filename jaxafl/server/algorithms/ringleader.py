@@ -58,6 +58,9 @@ class ringleader(Server):
         sides = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), nothing)
         return RingleaderState(Rows.filled(nothing, rows), jnp.zeros(rows, jnp.int32), sides, jnp.int32(0))
 
+    def begun(self, state: RingleaderState) -> RingleaderState:
+        return RingleaderState(state.table, *optax.tree.zeros_like(state[1:]))  # the tables of a new round are empty
+
     def update(self, params: Tree, state: RingleaderState, arrivals: Arrivals) -> Outcome:
         clients = len(state.counts) // 2  # also the number of server steps in a round
         now = state.steps // clients % 2  # side of this round

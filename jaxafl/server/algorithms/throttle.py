@@ -66,6 +66,9 @@ class throttle(Server):
         nothing = optax.tree.zeros_like(params)
         return THROTTLEState(jnp.zeros(len(samples), jnp.int32), nothing, nothing)
 
+    def begun(self, state: THROTTLEState) -> THROTTLEState:
+        return THROTTLEState(*optax.tree.zeros_like(state[:2]), state.side)  # with a new round
+
     def update(self, params: Tree, state: THROTTLEState, arrivals: Arrivals) -> Outcome:
         client, ends = arrivals.client[0], arrivals.kind[0] == _LAST
         delta = first_of(arrivals.delta)

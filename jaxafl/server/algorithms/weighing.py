@@ -10,7 +10,7 @@ import numpy as np
 import optax
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import STARTS, Clock, Delivery
+from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.algorithms.averaging import fedavg
 from jaxafl.server.contract import Array, Arrivals, counts
@@ -171,6 +171,7 @@ class delay_adaptive(_OfGradients):
 
     requires = Delivery.CONTINUOUS
     single = True
+    drops = ByOptions(False, lambda one: one.rule == "drop")
     bounded = True
     references = ("mishchenko2022", "koloskova2022")
 
