@@ -115,7 +115,7 @@ class Stepwise:
             for problem, plan, schedule in zip(problems, plans, schedules, strict=True)
         ]
         if start is not None:
-            states = [_begun_from(start, state, self.server) for state in states]
+            states = [_begun_from(start, state, simulation.server) for state in states]
         return states[0] if np.ndim(seed) == 0 else jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
     def step(self, state: RunState, n: int = 1) -> tuple[RunState, dict[str, Array]]:

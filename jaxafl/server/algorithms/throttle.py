@@ -67,7 +67,8 @@ class throttle(Server):
         return THROTTLEState(jnp.zeros(len(samples), jnp.int32), nothing, nothing)
 
     def begun(self, state: THROTTLEState) -> THROTTLEState:
-        return THROTTLEState(*optax.tree.zeros_like(state[:2]), state.side)  # with a new round
+        counts, first = optax.tree.zeros_like((state.counts, state.first))
+        return THROTTLEState(counts, first, state.side)  # with a new round
 
     def update(self, params: Tree, state: THROTTLEState, arrivals: Arrivals) -> Outcome:
         client, ends = arrivals.client[0], arrivals.kind[0] == _LAST
