@@ -13,7 +13,6 @@ import inspect
 import os
 import re
 import sys
-import textwrap
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -26,8 +25,7 @@ from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, kin
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = dataclasses.MISSING
-_SECTION = re.compile(r"^(?:Args|Attributes):\n((?: .*\n?|\n)*)", re.MULTILINE)
-_DOCUMENTED = re.compile(r"^(\S[^:]*): (.*(?:\n .*)*)", re.MULTILINE)
+_DOCUMENTED = re.compile(r"^( +)(\w+): (.*(?:\n\1 .*)*)", re.MULTILINE)
 KINDS: dict[str, tuple[Any, Any]] = {  # kind -> module, and class of its objects
     "datasets": (data, data.Dataset | data.FederatedData),
     "partitions": (data, data.Partition),
@@ -141,7 +139,7 @@ def describe(call: Any) -> Constructor:
     """Describes a constructor by signature, fields and docstring."""
     helps, options = _helps(call), []
     bounds = {one.name: bounds_of(one) for one in dataclasses.fields(call)} if dataclasses.is_dataclass(call) else {}
-    hints = types_of(call.__init__ if isinstance(call, type) and not bounds else call)  # type: ignore[misc]
+    hints = types_of(call)
     for name, parameter in inspect.signature(call).parameters.items():
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         hint = hints.get(name, float if default is REQUIRED else type(default))
@@ -195,9 +193,7 @@ def _makes(call: Any, made: Any) -> bool:
 
 
 def _helps(call: Any) -> dict[str, str]:
-    """Returns the `Args` of the docstring by name, including those of base classes."""
-    found: dict[str, str] = {}
-    for documented in reversed(call.__mro__) if isinstance(call, type) else [call]:
-        for section in re.findall(_SECTION, inspect.getdoc(documented) or ""):
-            found |= {name: " ".join(text.split()) for name, text in re.findall(_DOCUMENTED, textwrap.dedent(section))}
-    return found
+    """Returns what the docstring says of arguments by name, including those of base classes."""
+    owners = reversed(call.__mro__) if isinstance(call, type) else [call]
+    found = [entry for owner in owners for entry in _DOCUMENTED.findall(inspect.getdoc(owner) or "")]
+    return {name: " ".join(text.split()) for _, name, text in found}

@@ -17,7 +17,6 @@ from tyro.conf import Positional
 
 from jaxafl.cli.catalogue import offered
 from jaxafl.device.hardware import host_bytes
-from jaxafl.readers import phones
 from jaxafl.readers.directory import data_directory
 from jaxafl.readers.download import PLACES, download
 from jaxafl.references import version
@@ -33,8 +32,7 @@ def doctor(data_dir: pathlib.Path | None = None) -> None:
     Args:
         data_dir: data directory; by default $JAXAFL_DATA_DIR, else the default of TensorFlow Datasets
     """
-    looks: dict[str, Any] = {"machine": machine, "packages": packages}
-    looks |= {"packages of extras": lambda: packages(optional=True), "data": lambda: datasets(data_dir)}
+    looks: dict[str, Any] = {"machine": machine, "packages": packages, "data": lambda: datasets(data_dir)}
     looks |= {"nvidia": nvidia, "devices": devices}  # last, since a broken plugin may end the process
     for section, look in looks.items():
         try:
@@ -65,20 +63,14 @@ def machine() -> dict[str, Any]:
     return found | {"compiled programs": jax.config.values["jax_compilation_cache_dir"]}
 
 
-def packages(name: str = "jaxafl", optional: bool = False) -> dict[str, str]:
-    """Returns the versions of the packages that a package requires, and the command that installs a missing one.
-
-    Args:
-        name: the package.
-        optional: those of its extras instead.
-    """
+def packages(name: str = "jaxafl") -> dict[str, str]:
+    """Returns the versions of what a package and its extras require, and the commands that install what is missing."""
     found = {}
     for package, extra in _REQUIREMENT.findall("\n".join(importlib.metadata.requires(name) or [])):
-        if bool(extra) == optional:
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                found[package] = "missing: pip install " + (f'"{name}[{extra}]"' if extra else package)
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "missing: pip install " + (f'"{name}[{extra}]"' if extra else package)
     return found
 
 
@@ -102,22 +94,15 @@ def nvidia() -> dict[str, str]:
 
 
 def datasets(data_dir: str | os.PathLike[str] | None = None) -> dict[str, str]:
-    """Reads every dataset with files, and the traces of phones: name -> summary, or how to get it."""
+    """Reads every dataset with files: name -> facts about it, or how to get it."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # looking must not download a checkpoint
-    every = offered("datasets").items()
-    looks = {name: one.call for name, one in every if "data_dir" in inspect.signature(one.call).parameters}
-    looks |= {f"phones: {name}": getattr(phones, f"read_{name}") for name in ("links", "availability", "scores")}
-    whole = {"femnist": {"clients": None}}  # its default, ten writers, ships with jaxafl
-    found = {name: _summary(name, look, data_dir=data_dir, **whole.get(name, {})) for name, look in looks.items()}
-    return {"directory": str(data_directory(data_dir))} | found
-
-
-def _summary(name: str, read: Any, **options: Any) -> str:
-    try:
-        found = read(**options)
-    except Exception as error:  # a broken dataset of any kind must not hide the others
-        text = str(error) or type(error).__name__
-        return f"missing; jaxafl data {name} downloads it" if "Download it" in text else text.replace("\n", "\n      ")
-    of = found.summary() if hasattr(found, "summary") else {"entries": len(getattr(found, "offsets", found))}
-    told = ("clients", "samples", "test_samples", "source", "entries")
-    return ", ".join(f"{fact}: {of[fact]}" for fact in told if fact in of)
+    found = {"directory": str(data_directory(data_dir))}
+    for name, one in offered("datasets").items():
+        if "data_dir" in inspect.signature(one.call).parameters:
+            whole = {"clients": None} if name == "femnist" else {}  # its default, ten writers, ships with jaxafl
+            try:
+                found[name] = repr(one.call(data_dir=data_dir, **whole))
+            except Exception as error:  # a broken dataset of any kind must not hide the others
+                text = str(error).replace("\n", "\n      ") or type(error).__name__
+                found[name] = f"missing; jaxafl data {name} downloads it" if "Download it" in text else text
+    return found

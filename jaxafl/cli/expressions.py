@@ -23,12 +23,7 @@ from jaxafl.server import aggregate
 NONE = ("none", "null", "None")
 _WORDS = {"true": True, "false": False, "inf": np.inf, "nan": np.nan}
 _NAMES = public(clock, upload, correction, aggregate, attack)
-_OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
 def read(text: str, hint: Any = Any) -> Any:

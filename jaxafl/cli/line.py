@@ -1,32 +1,40 @@
-"""Command lines: the options of a command, the parts that it names, and the simulation and axes they describe."""
+"""Command lines: the options of a command, the parts that it names, and the simulation and axes they describe.
+
+Options depend on the data, model, server and clock that the command line names (see jaxafl list).
+
+A file gives a number per client: --client.learning-rate @rates.npy, also in an --axis.
+
+FILE.py before the options takes the place of all parts: it defines simulation, a jaxafl.Simulation.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import itertools
+import os
 import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
-import numpy as np
 import tyro
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import UseAppendAction, arg, create_mutex_group
 from tyro.constructors import PrimitiveConstructorSpec
 
 from jaxafl import callbacks
 from jaxafl.callbacks.limits import parsed_limits
 from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, imported, offered
-from jaxafl.cli.expressions import NONE, read
+from jaxafl.cli.expressions import read
 from jaxafl.client import Client
 from jaxafl.client.attack import Attack
 from jaxafl.clock import uniform
 from jaxafl.data import Dataset
+from jaxafl.device.hardware import make_cpu_devices
 from jaxafl.models.model import Precision
-from jaxafl.options import UserError, kinds_of, shown
+from jaxafl.options import UserError, kinds_of, shown, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.executors.pools import dask_executor, process_pool, slurm_executor
 
@@ -39,20 +47,10 @@ _PARTS = {  # part -> flag, kind, default name, help
     "client": ("client.optimizer", "optimisers", "sgd", "Optax optimiser of the clients"),
 }
 # defaults for others than images, by the name of the data or its first word
-_NETWORKS = {
-    "synthetic": "logistic",
-    "shakespeare": "char_lstm",
-    "glue": "bert",
-    "shakespeare_plays": "decoder",
-}
+_NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert", "shakespeare_plays": "decoder"}
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
-_MORE = """
-
-Options depend on the data, model, server and clock that the command line names (see jaxafl list).
-
-A file gives a number per client: --client.learning-rate @rates.npy, also in an --axis.
-
-FILE.py before the options takes the place of all parts: it defines simulation, a jaxafl.Simulation."""
+# The docstring of this module ends the help of every command.
+_MORE = str(__doc__).partition("\n")[2]
 
 
 def written(convert: Callable[[str], Any], metavar: str) -> PrimitiveConstructorSpec[Any]:
@@ -71,16 +69,21 @@ def _metrics(text: str) -> dict[str, Any]:
     return {name.strip(): imported(place) for name, _, place in (one.partition("=") for one in text.split(","))}
 
 
+def accepted(call: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of some values that are arguments of a function."""
+    return {name: values[name] for name in inspect.signature(call).parameters if name in values}
+
+
 def numbers(text: str) -> tuple[float | None, ...]:
     """Returns the numbers of a text, `None` where there is nothing between commas."""
     return tuple(float(one) if one else None for one in text.split(","))
 
 
+_One: Any = create_mutex_group(required=False)
 _Axis = UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]]
-_Attack = Annotated[Any, written(lambda text: read(text, Attack | None), "EXPR")]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass
 class Shared:
     """Options of all commands that run simulations.
 
@@ -119,16 +122,16 @@ class Shared:
     cache: pathlib.Path | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Returns the options of `Simulation.run`, `sweep`, `compare` and `tune` but the seeds and the axes."""
-        same = ("until", "eval_every", "lanes", "chunk", "devices", "progress", "metrics", "folder", "checkpoint_every")
-        watching = [getattr(self, name, None) for name in ("csv", "tensorboard", "wandb", "mlflow")]
-        given = {name: getattr(self, name) for name in same}
-        given["callbacks"] = [one for one in watching if one is not None]
+        """Returns the options of `Simulation.run` and `sweep`; `compare` and `tune` have them but the seed."""
+        given = accepted(Simulation.run, vars(self))
+        given["callbacks"] = [one for one in vars(self).values() if isinstance(one, callbacks.Callback)]
         given["diagnostics"] = ("per_client",) if self.per_client else ()
-        return given | {"server_steps": 200 if self.server_steps is None and not self.until else self.server_steps}
+        if self.server_steps is None and not self.until:
+            given["server_steps"] = 200
+        return given
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass
 class Built:
     """Options of a simulation beside those of its parts.
 
@@ -143,7 +146,7 @@ class Built:
     """
 
     precision: Precision = "float32"
-    attack: _Attack = None
+    attack: Annotated[Any, written(lambda text: read(text, Attack | None), "EXPR")] = None
     data_dir: pathlib.Path | None = None
     download: bool = False
     partition_seed: int = 0
@@ -151,22 +154,22 @@ class Built:
     validation: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass
 class Run(Shared):
     """Options of a run.
 
     Args:
         seed: seed of the initial model, the schedule and the mini-batches
-        output: NetCDF file to write, e.g. result.nc
+        save: NetCDF file to write, e.g. result.nc
         csv: table of the evaluations to write while it runs
     """
 
     seed: int = 0
-    output: pathlib.Path | None = None
+    save: Annotated[pathlib.Path | None, arg(name="output")] = None
     csv: Annotated[Any, written(callbacks.Csv, "FILE")] = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass
 class Sweep(Run):
     """Options of a sweep.
 
@@ -181,22 +184,20 @@ class Sweep(Run):
     """
 
     axis: _Axis = ()
-    workers: int | None = None
-    dask: str | None = None
-    slurm: str | None = None
+    workers: Annotated[int | None, _One] = None
+    dask: Annotated[str | None, _One] = None
+    slurm: Annotated[str | None, _One] = None
     plan: bool = False
 
     def settings(self) -> dict[str, Any]:
         """Returns the options of `jaxafl.sweep`."""
         slurm = partial(slurm_executor, logs=pathlib.Path(self.folder or ".") / "slurm")
         made: dict[str, Any] = {"workers": process_pool, "dask": dask_executor, "slurm": slurm}
-        given = [name for name in made if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise UserError(f"--{given[0]} and --{given[1]} do not go together: give one of them")
-        return super().settings() | {"executor": made[given[0]](getattr(self, given[0])) if given else None}
+        chosen = [make(getattr(self, name)) for name, make in made.items() if getattr(self, name) is not None]
+        return super().settings() | {"executor": next(iter(chosen), None)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass
 class Compare(Shared):
     """Options of a comparison.
 
@@ -214,7 +215,7 @@ class Compare(Shared):
     metric: str = "accuracy"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass
 class Tune(Shared):
     """Options of a search.
 
@@ -231,18 +232,8 @@ class Tune(Shared):
     rungs: int | None = None
 
 
-class Line(NamedTuple):
-    """A parsed command line."""
-
-    options: Any  # of the command, and in fields by part those of the parts
-    names: dict[str, Constructor]  # by part; the optimiser as "client", no "partition" if there is none
-    axes: dict[str, list[str]]  # name -> texts of the values
-    given: dict[str, str]  # flag -> text
-    file: str  # FILE.py, or ""
-
-
-def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
-    """Parses a command line.
+def prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tuple[Any, Simulation, dict[str, Any]]:
+    """Returns the options of a command line, its simulation with the first value of every axis, and its axes.
 
     Args:
         command: the function of the command, with its description.
@@ -250,22 +241,34 @@ def parse(command: Any, kind: type[Shared], arguments: Sequence[str]) -> Line:
         arguments: the command line.
 
     Raises:
-        UserError: a name is unknown, or an axis is malformed.
+        UserError: a name is unknown, an axis is malformed, an option is invalid, or the data was not found.
         SystemExit: the option parser has printed the help, or what is wrong.
     """
     file, *rest = arguments if arguments and arguments[0].endswith(".py") else ["", *arguments]
-    axes = _axes(rest)
-    for name, texts in axes.items() if not file else ():
-        rest.append(flag_of(name, next((one for one in texts if one not in NONE), "none")))
-    given = dict(flags_of(rest))
+    axes, given = _axes(rest), dict(flags_of(rest))
+    given |= {flag_of(path): texts[0] for path, texts in axes.items()}
     names = {} if file else _chosen(given)
+    known = {f"{part}.{option.name}": option for part in names for option in _options_of(part, names)}
+    varied: dict[str, list[Any]] = {}
+    for path, texts in axes.items():
+        varied[path] = [read(text, known[path].hint if path in known else Any) for text in texts]
+        if path in known:  # `None` may leave out what the other values need
+            first = next((one for one in varied[path] if one is not None), None)
+            known[path] = known[path]._replace(default=first)
+        if path == "client.optimizer":
+            varied[path] = [find(text, "optimisers").call for text in texts]
     options: Any = tyro.cli(
-        _options_type(kind, names),
+        _options_type(kind, names, known),
         prog=f"jaxafl {command.__name__}",
-        description=command.__doc__ + _MORE,
-        args=[*filter(None, rest)],
+        description=f"{command.__doc__}\n{_MORE}",
+        args=rest,
     )
-    return Line(options, names, axes, given, file)
+    make_cpu_devices(given.get("--devices", ""))  # before JAX looks for devices
+    if "--workers" in given:  # otherwise this process reserves the GPU memory that its workers need
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with user_errors():
+        simulation = _built(options, names, given) if names else _imported(pathlib.Path(file).resolve())
+    return options, simulation, varied
 
 
 def flags_of(arguments: Sequence[str]) -> list[tuple[str, str]]:
@@ -273,6 +276,11 @@ def flags_of(arguments: Sequence[str]) -> list[tuple[str, str]]:
     every = itertools.pairwise([*arguments, ""])
     pairs = [(*one.partition("="), following) for one, following in every if one.startswith("--")]
     return [(flag.replace("_", "-"), value if equals else following) for flag, equals, value, following in pairs]
+
+
+def flag_of(path: str) -> str:
+    """Returns the flag of an option such as `client.batch_size`."""
+    return f"--{path.replace('_', '-')}"
 
 
 def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
@@ -291,9 +299,10 @@ def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
         if not name or not texts or "" in texts:
             form = "NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.base_rate=1,3,5 or seed=0:5"
             raise UserError(f"--axis {text!r} lacks a name or a value; expected {form}")
-        flag = f"--{name.replace('_', '-')}"
-        if name in axes or flag in dict(flags):
-            raise UserError(f"--axis {name} is given twice, or beside {flag}; give all of its values in one axis")
+        if name in axes or flag_of(name) in dict(flags):
+            raise UserError(
+                f"--axis {name} is given twice, or beside {flag_of(name)}; give all of its values in one axis"
+            )
         axes[name] = texts
     return axes
 
@@ -303,18 +312,11 @@ def _split(text: str) -> list[str]:
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")
-        parts += [""] if character == "," and not depth else []
-        parts[-1] += "" if character == "," and not depth else character
+        if character == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += character
     return [part.strip() for part in parts]
-
-
-def flag_of(name: str, text: str) -> str:
-    """Returns the flag of a part's option with a value; "" if an axis has another name, such as `seed`."""
-    part, _, option = name.replace("_", "-").partition(".")
-    if "." in option or part not in _PARTS:
-        return ""
-    switch = {"true": "", "false": "no-"}.get(text.lower())
-    return f"--{part}.{option}={text}" if switch is None else f"--{part}.{switch}{option}"
 
 
 def _chosen(given: dict[str, str]) -> dict[str, Constructor]:
@@ -331,7 +333,20 @@ def _chosen(given: dict[str, str]) -> dict[str, Constructor]:
     return names
 
 
-def _options_type(command: type[Shared], names: dict[str, Constructor]) -> type:
+def _options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
+    """Returns the options of a part, with the defaults of the command line."""
+    every = {option.name: option for option in names[part].options}
+    usual = {name: _REQUIRED[name] for name, one in every.items() if one.default is REQUIRED and name in _REQUIRED}
+    if part == "client":
+        every |= {option.name: option for option in offered("local training")["Client"].options}
+        usual = {"learning_rate": 0.05, "steps": 10} | names["server"].local
+    elif part == "clock":
+        of_paper = getattr(names["server"].call, "buffer", 1)
+        usual |= {"concurrency": 10} | ({"buffer": of_paper} if of_paper > 1 else {})
+    return [one._replace(default=usual.get(one.name, one.default)) for one in every.values()]
+
+
+def _options_type(command: type[Shared], names: dict[str, Constructor], known: dict[str, Option]) -> type:
     """Builds a dataclass for tyro: options of a command, `<part>_name`, and by part the options of the constructors."""
     fields: list[Any] = []
     for part, (flag, kind, _, text) in _PARTS.items() if names else ():
@@ -339,10 +354,10 @@ def _options_type(command: type[Shared], names: dict[str, Constructor]) -> type:
         fields.append((f"{part}_name", Annotated[str, details], names[part].name if part in names else "none"))
     for part, one in names.items():
         summary = f"local training with {one.name}" if part == "client" else f"{one.name}: {one.summary}"
-        group = [_field(option) for option in options_of(part, names)]
+        group = [_field(option) for path, option in known.items() if path.startswith(f"{part}.")]
         fields.append((part, dataclasses.make_dataclass(part, group, namespace={"__doc__": summary.replace("`", "")})))
     bases = (Built, command) if names else (command,)
-    return dataclasses.make_dataclass("Options", fields, bases=bases, kw_only=True, frozen=True)
+    return dataclasses.make_dataclass("Options", fields, bases=bases, kw_only=True)
 
 
 def _field(option: Option) -> tuple[str, Any, Any]:
@@ -356,56 +371,33 @@ def _field(option: Option) -> tuple[str, Any, Any]:
     return option.name, Annotated[Any, written(lambda text: read(text, option.hint), metavar), details], field
 
 
-def options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
-    """Returns the options of a part, with the defaults of the command line."""
-    every = {option.name: option for option in names[part].options}
-    usual = {name: _REQUIRED.get(name, REQUIRED) for name, one in every.items() if one.default is REQUIRED}
-    if part == "client":
-        every |= {option.name: option for option in offered("local training")["Client"].options}
-        usual = {"learning_rate": 0.05, "steps": 10} | names["server"].local
-    elif part == "clock":
-        of_paper = getattr(names["server"].call, "buffer", 1)
-        usual |= {"concurrency": 10} | ({"buffer": of_paper} if of_paper > 1 else {})
-    return [one._replace(default=usual.get(one.name, one.default)) for one in every.values()]
+def _imported(file: pathlib.Path) -> Simulation:
+    """Returns the simulation that a file defines."""
+    sys.path.insert(0, str(file.parent))
+    found = imported(f"{file.stem}:simulation")
+    if not isinstance(found, Simulation):
+        raise UserError(f"{file.name}: simulation is {shown(found)}; expected a jaxafl.Simulation")
+    return found
 
 
-def make_simulation(line: Line) -> Simulation:
-    """Builds the simulation of a command line, with the first value of every axis.
+def _built(options: Any, names: dict[str, Constructor], given: dict[str, str]) -> Simulation:
+    """Builds the simulation of parsed options.
 
     Raises:
         ValueError, TypeError, FileNotFoundError: an option is invalid, or the data was not found.
     """
-    if line.file:
-        file = pathlib.Path(line.file).resolve()
-        sys.path.insert(0, str(file.parent))
-        found = imported(f"{file.stem}:simulation")
-        if not isinstance(found, Simulation):
-            raise UserError(f"{file.name}: simulation is {shown(found)}; expected a jaxafl.Simulation")
-        return found
-    names, options = line.names, line.options
     values = {part: dict(vars(getattr(options, part))) for part in names}
-    data, needs = _data(line, values), getattr(names["server"].call, "needs", None)
+    data, needs = _data(options, names, values), getattr(names["server"].call, "needs", None)
     if share := options.validation or (0.1 if getattr(needs, "validation", False) is True else None):
         data = data.with_validation(share)
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
-    clock, client = _clock(line, values["clock"], data.num_clients), _client(line, values["client"])
+    client, clock = _client(names, values["client"], given), _clock(names, values["clock"], given, data.num_clients)
     server = names["server"].call(**values["server"])
     return Simulation(data, model, client, server, clock, options.precision, options.attack)
 
 
-def axes_of(line: Line) -> dict[str, list[Any]]:
-    """Returns the axes of `jaxafl.sweep`: path -> values."""
-    hints = {f"{part}.{option.name}": option.hint for part in line.names for option in options_of(part, line.names)}
-    hints["seed"] = int
-    axes = {name: [read(text, hints.get(name, Any)) for text in texts] for name, texts in line.axes.items()}
-    if "client.optimizer" in axes:
-        axes["client.optimizer"] = [find(name, "optimisers").call for name in axes["client.optimizer"]]
-    return axes
-
-
-def _data(line: Line, values: dict[str, Any]) -> Any:
+def _data(options: Any, names: dict[str, Constructor], values: dict[str, Any]) -> Any:
     """Returns the data of clients."""
-    options, names = line.options, line.names
     found = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
     if isinstance(found, Dataset):
         if "partition" not in names:
@@ -418,26 +410,26 @@ def _data(line: Line, values: dict[str, Any]) -> Any:
     return found
 
 
-def _clock(line: Line, values: dict[str, Any], clients: int) -> Any:
+def _clock(names: dict[str, Constructor], values: dict[str, Any], given: dict[str, str], clients: int) -> Any:
     """Returns the clock, with M_c at most N and M at most M_c where they are not given."""
-    if "concurrency" in values and "--clock.concurrency" not in line.given:
+    if "concurrency" in values and "--clock.concurrency" not in given:
         values["concurrency"] = None if values.get("rate") else min(values["concurrency"], clients)
-    if "--clock.buffer" not in line.given and (usual := values.get("buffer")):
+    if "--clock.buffer" not in given and (usual := values.get("buffer")):
         values["buffer"] = None if values.get("period") else min(usual, values.get("concurrency") or usual)
-    return line.names["clock"].call(**values)
+    return names["clock"].call(**values)
 
 
-def _client(line: Line, values: dict[str, Any]) -> Client:
-    """Builds the local training. The optimiser is not given `None`, nor defaults that no axis varies."""
-    if values["epochs"] is not None and "--client.steps" not in line.given:
+def _client(names: dict[str, Constructor], values: dict[str, Any], given: dict[str, str]) -> Client:
+    """Builds the local training. The optimiser is not given `None`, nor defaults."""
+    if values["epochs"] is not None and "--client.steps" not in given:
         values["steps"] = None
-    for name, _, default, *_ in line.names["client"].options:
-        if values[name] is None or (f"client.{name}" not in line.axes and np.array_equal(values[name], default)):
+    for name, _, default, *_ in names["client"].options:
+        if values[name] is None or (default is not REQUIRED and flag_of(f"client.{name}") not in given):
             del values[name]
-    return Client(line.names["client"].call, **values)
+    return Client(names["client"].call, **values)
 
 
 def _called(constructor: Constructor, values: dict[str, Any], **further: Any) -> Any:
     """Calls a constructor with its options, and with the further values that it accepts."""
-    accepted = inspect.signature(constructor.call).parameters
-    return constructor.call(**values | {name: one for name, one in further.items() if name in accepted and one})
+    known = {name: one for name, one in further.items() if one}
+    return constructor.call(**values | accepted(constructor.call, known))

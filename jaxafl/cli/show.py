@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,15 +19,15 @@ from jaxafl import results
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
 from jaxafl.cli.line import numbers, written
 from jaxafl.options import UserError, check_choice, user_errors
-from jaxafl.results.arrivals import discarded_runs, staleness_of
-from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, stated, value
+from jaxafl.results.arrivals import staleness_of
+from jaxafl.results.curves import has_failed, percent, scale_of, value
 from jaxafl.study.comparison import Comparison, gathered, is_comparison
 from jaxafl.sweep import gather as gather_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
 
-_SHOWN = 5  # further limits are only counted
+_HEADER = ("best\n{}", "last\n{}", "simulated\ntime", "staleness\nmean / max")
 _Several = arg(metavar="RESULT [RESULT ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
 _Limits = Annotated[Any, written(numbers, "LOW,HIGH")]
@@ -145,39 +144,29 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
     """Prints a row for each member of a result or of several, its numbers averaged over seeds."""
     from jaxafl.results.tables.members import heading, members
 
-    several = [*result.values()] if isinstance(result, dict) else [result]
-    metric = "accuracy" if "accuracy" in several[0].variables else "loss"
+    first = next(iter(result.values())) if isinstance(result, dict) else result
+    metric = "accuracy" if "accuracy" in first.variables else "loss"
     found = members(result, metric, "staleness", "time")
     axes, seeds = list(found[0].place), len(found[0].runs)
-    header = [f"best\n{metric}", f"last\n{metric}", "simulated\ntime", "staleness\nmean / max"]
-    header += ["failed"] * any(has_failed(run) for member in found for run in member.runs)
-    table = Table(title=heading(result), box=SIMPLE_HEAD, caption=f"mean ± std of {seeds} seeds" if seeds > 1 else None)
-    for name in [*(re.sub(r"[._]", r"\g<0>\n", axis) for axis in axes or [""]), *header]:
-        table.add_column(name, justify="right", no_wrap=True)
+    caption = f"mean ± std of {seeds} seeds" if seeds > 1 else None
+    table = Table(title=heading(result), box=SIMPLE_HEAD, caption=caption)
+    for name in [*(re.sub(r"[._]", r"\g<0>\n", axis) for axis in axes or [""]), *_HEADER]:
+        table.add_column(name.format(metric), justify="right", no_wrap=True)
     for member in found:
         values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
-        table.add_row(*values, *_numbers(member.runs, metric)[: len(header)])
+        table.add_row(*values, *_numbers(member.runs, metric))
     Console().print(table)
-    for one in several:  # the limits that ended most runs, and the runs that no server step took, means over members
-        known = np.ravel(stated(one, "stopped", ""))
-        limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
-        for limit, count in limits.most_common(_SHOWN):
-            print(f"ended by a limit: {limit} ({count} of {len(known)} runs)")
-        counts = {name: discarded_runs(one, name) for name in ("refused", "stopped", "lost")}
-        if listed := ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count):
-            print(f"runs that no server step took: {listed}")
 
 
 def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:
-    """Returns the numbers of a row over the runs that have not failed (over all if all have), and the failures."""
-    steps = [int(step) for step in map(failed_steps, runs) if step >= 0]
-    failed = f"{len(steps)} of {len(runs)}" if len(runs) > 1 else f"at step {steps[0]}" if steps else ""
-    runs = [run for run in runs if not has_failed(run)] or runs
-    scores = [_mean([value(run, metric, at) for run in runs], metric) for at in ("best", "last")]
-    time = np.mean([np.nanmax(run["time"].values, initial=0.0) for run in runs])
-    ages = staleness_of(runs)
-    stale = f"{ages.mean():.2f} / {ages.max():.0f}" if len(ages) else "no arrivals"
-    return [*scores, f"{time:.1f} s", stale, failed if steps else "-"]
+    """Returns the numbers of a row over the runs that have not failed (over all if all have)."""
+    kept = [run for run in runs if not has_failed(run)] or runs
+    scores = [_mean([value(run, metric, at) for run in kept], metric) for at in ("best", "last")]
+    if len(kept) < len(runs):
+        scores[1] += f" ({len(runs) - len(kept)} of {len(runs)} failed)"
+    time = np.mean([np.nanmax(run["time"].values, initial=0.0) for run in kept])
+    ages = staleness_of(kept)
+    return [*scores, f"{time:.1f} s", f"{ages.mean():.2f} / {ages.max():.0f}" if len(ages) else "no arrivals"]
 
 
 def _mean(values: list[float], metric: str) -> str:
