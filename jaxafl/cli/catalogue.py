@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import sys
+import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import optax
 
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
-from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, kinds_of, types_of
+from jaxafl.options import Bounds, Part, UserError, bounds_of, check_choice, kinds_of, types_of
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = dataclasses.MISSING
@@ -117,10 +118,7 @@ def find(name: str, kind: str) -> Constructor:
         text = " ".join(str(offered("presets")[name].call.__doc__).split())
         way = text.partition("In a shell: `")[2].partition("`")[0]
         raise UserError(f"{name} is a server on a certain clock; write {way}")
-    if name not in offered(kind):
-        known = f"{', '.join(offered(kind))}, or package.module:name of your own"
-        close = did_you_mean(name, offered(kind))
-        raise UserError(f"there is no {kind.removesuffix('s')} {name!r}{close or ';'} Choose from {known}")
+    check_choice("jaxafl", kind.removesuffix("s"), name, tuple(offered(kind)), ", or package.module:name of your own")
     return offered(kind)[name]
 
 
@@ -162,11 +160,9 @@ def parts_of(hint: Any) -> tuple[type, ...]:
 
 def _words(hint: Any) -> str:
     """Returns a type in words."""
-    members = kinds_of(hint).members
-    names = {"Literal": "str", "Sequence": "list", "tuple": "list"}
-    words = [names.get(one.__name__, one.__name__.lower()) for one in members if _is_written(one)] or ["list"]
-    words = ["float"] if float in members else list(dict.fromkeys(words))
-    return " | ".join([*words, *["None"] * (type(None) in members)])
+    names = {"Literal": "str", "Sequence": "list", "tuple": "list", "NoneType": "None"}
+    members = [one for one in kinds_of(hint).members if one is types.NoneType or _is_written(one)]
+    return " | ".join(dict.fromkeys(names.get(one.__name__, one.__name__.lower()) for one in members)) or "list"
 
 
 def _is_written(hint: Any) -> bool:

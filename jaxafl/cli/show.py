@@ -15,13 +15,13 @@ from rich.markup import escape
 from rich.table import Column, Table
 from tyro.conf import Positional, arg
 
-from jaxafl import results
 from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
 from jaxafl.cli.line import numbers, written
 from jaxafl.options import UserError, check_choice, user_errors
+from jaxafl.results import load
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.curves import has_failed, percent, scale_of, value
-from jaxafl.study.comparison import Comparison, gathered, is_comparison
+from jaxafl.study.comparison import Comparison, is_comparison
 from jaxafl.sweep import gather as gather_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
@@ -63,7 +63,7 @@ def gather(folder: Positional[pathlib.Path]) -> None:
         folder: the folder of `jaxafl sweep --folder`, or of `jaxafl compare --folder`
     """
     with user_errors():
-        found = gathered(folder)[0] if is_comparison(folder) else {"": gather_sweep(folder)}
+        found = Comparison.gather(folder).results if is_comparison(folder) else {"": gather_sweep(folder)}
     for name, one in found.items():
         done, finished = one["server_steps_made"], np.isfinite(one["final_time"].values)
         print(f"{name}: " * bool(name) + f"{int(finished.sum())} of {done.size} members are finished")
@@ -94,8 +94,7 @@ def plot_results(
     """
     from jaxafl import plot  # drawing takes a second to import
 
-    of_parts = {"bound", "epsilon_vs_time", "plan", "report"}  # these draw no files
-    check_choice("plot", "kind", kind, tuple(name for name in plot.__all__ if name not in of_parts))
+    check_choice("plot", "kind", kind, tuple(plot.__all__))
     given = {name: one for name, one in {"metric": metric, "xlim": xlim, "ylim": ylim}.items() if one is not None}
     found = _loaded(files)
     with user_errors():
@@ -120,24 +119,24 @@ def report(
 
     found = _loaded(files)
     with user_errors():
-        if isinstance(found, dict):
-            with contextlib.suppress(UserError):  # the results are not sweeps over the same seeds
-                found = Comparison(found, gathered(files[0])[1] if len(files) == 1 else "last")
         plot.report(found, output, reference=reference)
     print(f"wrote {output}")
 
 
 def _loaded(files: Sequence[pathlib.Path]) -> Any:
-    """Loads a result, or several by the names of their files, by their paths if names are equal, or by method."""
+    """Loads a result, a comparison, or several results by the names of their files (by paths if names are equal)."""
     if not files:
         raise UserError("there is no result to show: name a file, e.g. result.nc, or the folder of a sweep")
     short = len({file.stem for file in files}) == len(files)
-    named: dict[str, Any] = {}
     with user_errors():
-        for file in files:
-            load = gather_sweep if file.is_dir() else results.load
-            named |= gathered(file)[0] if is_comparison(file) else {file.stem if short else str(file): load(file)}
-    return next(iter(named.values())) if len(named) == 1 else named
+        if len(files) == 1 and is_comparison(files[0]):
+            return Comparison.gather(files[0])
+        found = {file.stem if short else str(file): (gather_sweep if file.is_dir() else load)(file) for file in files}
+    if len(files) == 1:
+        return found.popitem()[1]
+    with contextlib.suppress(UserError):  # raised if they are not sweeps over the same seeds
+        return Comparison(found)
+    return found
 
 
 def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
@@ -149,9 +148,9 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
     found = members(result, metric, "staleness", "time")
     axes, seeds = list(found[0].place), len(found[0].runs)
     caption = f"mean ± std of {seeds} seeds" if seeds > 1 else None
-    table = Table(title=heading(result), box=SIMPLE_HEAD, caption=caption)
-    for name in [*(re.sub(r"[._]", r"\g<0>\n", axis) for axis in axes or [""]), *_HEADER]:
-        table.add_column(name.format(metric), justify="right", no_wrap=True)
+    header = [*(re.sub(r"[._]", r"\g<0>\n", axis) for axis in axes or [""]), *_HEADER]
+    columns = [Column(name.format(metric), justify="right", no_wrap=True) for name in header]
+    table = Table(*columns, title=heading(result), box=SIMPLE_HEAD, caption=caption)
     for member in found:
         values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
         table.add_row(*values, *_numbers(member.runs, metric))
