@@ -49,7 +49,7 @@ def test_each_damaged_part_is_a_separate_error(quick, monkeypatch, tmp_path, cap
     for part in ("machine", "packages", "devices", "nvidia", "datasets"):
         monkeypatch.setattr(doctor, part, lambda *_, **__: 1 / 0)
     assert main(["doctor"]) == 0
-    assert capsys.readouterr().out.count("ZeroDivisionError: division by zero") == 6
+    assert capsys.readouterr().out.count("ZeroDivisionError: division by zero") == 5
 
 
 def test_devices_are_those_of_jax_with_their_memory():
@@ -88,9 +88,8 @@ def test_packages_that_are_missing_are_named_with_their_extra(tmp_path, monkeypa
     (info / "METADATA").write_text("\n".join([*lines, *(f"Provides-Extra: {one}" for one in ("all", "some", "deep"))]))
     monkeypatch.syspath_prepend(tmp_path)
     numpy = importlib.metadata.version("numpy")
-    assert doctor.packages("outer") == {"inner": "missing: pip install inner", "numpy": numpy}
-    optional = doctor.packages("outer", optional=True)
-    assert optional == {"absent": 'missing: pip install "outer[some]"', "numpy": numpy}
+    absent = {"inner": "missing: pip install inner", "absent": 'missing: pip install "outer[some]"'}
+    assert doctor.packages("outer") == absent | {"numpy": numpy}
 
 
 @pytest.fixture
@@ -146,8 +145,8 @@ def test_a_job_whose_time_is_up_is_saved_and_queued_again(made, tmp_path):
 
 @pytest.mark.slow
 def test_quickstart_compares_five_methods_and_writes_its_files(tmp_path: Any, capsys: Any, monkeypatch: Any) -> None:
-    # a network that compiles quickly
-    monkeypatch.setattr(quickstart.models, "cnn_asyncfeded", lambda classes, features: afl.models.logistic(classes))
+    quick = quickstart.COMMON.replace("cnn_asyncfeded --model.features 8 16", "logistic")  # it compiles quickly
+    monkeypatch.setattr(quickstart, "COMMON", quick)
     assert main(["quickstart", "--budget", "100", "--output-dir", str(tmp_path), "--no-progress"]) == 0
     methods = ["FedAvg", "FedAsync", "FedBuff", "FADAS", "AsyncFedED"]
     shown = capsys.readouterr().out

@@ -300,9 +300,7 @@ def _axes(arguments: Sequence[str]) -> dict[str, list[str]]:
             form = "NAME=VALUE,VALUE,... or NAME=FIRST:STOP, e.g. server.base_rate=1,3,5 or seed=0:5"
             raise UserError(f"--axis {text!r} lacks a name or a value; expected {form}")
         if name in axes or flag_of(name) in dict(flags):
-            raise UserError(
-                f"--axis {name} is given twice, or beside {flag_of(name)}; give all of its values in one axis"
-            )
+            raise UserError(f"--axis {name} is given twice, or beside {flag_of(name)}; give all values in one axis")
         axes[name] = texts
     return axes
 

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import shlex
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,7 +26,6 @@ from jaxafl.sweep import sweep as run_sweep
 from jaxafl.sweep.axes import axes_of, replace_at
 
 COMMAND = "command.json"
-_PER_METHOD = ("server_steps", "eval_every")  # options of runs in which methods may differ
 _METHOD = 'write --method NAME="--server fedbuff --clock.buffer 5", with the options in which the methods differ'
 
 
@@ -59,7 +57,7 @@ def sweep(arguments: list[str]) -> int:
 def compare(arguments: list[str]) -> None:
     """Compare methods on the same seeds, with paired differences: --method FedBuff="--server fedbuff" --seeds 6."""
     simulations: dict[str, Simulation] = {}
-    each: dict[str, dict[str, Any]] = {option: {} for option in _PER_METHOD}
+    each: dict[str, dict[str, Any]] = {"server_steps": {}, "eval_every": {}}  # in which methods may differ
     for text in [value for flag, value in flags_of(arguments) if flag == "--method"]:
         name, equals, own = text.partition("=")
         if not (name.strip() and equals) or name in simulations:
@@ -88,8 +86,7 @@ def compare(arguments: list[str]) -> None:
 def tune(arguments: list[str]) -> None:
     """Choose options on the validation set: --validation 0.2 --axis client.learning_rate=0.01,0.03,0.1."""
     options, simulation, axes = prepared(tune, Tune, arguments)
-    with user_errors(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*widen the grid")  # what is printed says it
+    with user_errors():
         how = _settings(tune, options, arguments) | {"seeds": options.seeds, "rungs": options.rungs}
         print(study.tune(simulation, axes, options.metric, **how))
 
