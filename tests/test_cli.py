@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import pathlib
 import re
@@ -72,13 +73,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, dict[str, Any
     """What commands call, with simulation, further arguments and options; nothing runs."""
     made: list[tuple[Any, Any, dict[str, Any]]] = []
 
-    def record(simulation: Any, *more: Any, **options: Any) -> None:
-        made.append((simulation, more, options))
-        raise KeyboardInterrupt
+    def recorded(function: Any) -> Any:
+        @functools.wraps(function)  # whose arguments the commands look up
+        def record(simulation: Any, *more: Any, **options: Any) -> None:
+            made.append((simulation, more, options))
+            raise KeyboardInterrupt
 
-    for owner, name in ((simulate, "run_sweep"), (simulate, "outlook"), (afl.study, "compare"), (afl.study, "tune")):
-        monkeypatch.setattr(owner, name, record)
-    monkeypatch.setattr(afl.Simulation, "run", record)
+        return record
+
+    owners = {"run_sweep": simulate, "outlook": simulate, "compare": afl.study, "tune": afl.study}
+    for name, owner in {**owners, "run": afl.Simulation}.items():
+        monkeypatch.setattr(owner, name, recorded(getattr(owner, name)))
     return made
 
 

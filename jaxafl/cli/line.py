@@ -79,6 +79,7 @@ def numbers(text: str) -> tuple[float | None, ...]:
     return tuple(float(one) if one else None for one in text.split(","))
 
 
+_Attack = Annotated[Any, written(lambda text: read(text, Attack | None), "EXPR")]
 _One: Any = create_mutex_group(required=False)
 _Axis = UseAppendAction[Annotated[tuple[str, ...], arg(metavar="NAME=VALUES")]]
 
@@ -146,7 +147,7 @@ class Built:
     """
 
     precision: Precision = "float32"
-    attack: Annotated[Any, written(lambda text: read(text, Attack | None), "EXPR")] = None
+    attack: _Attack = None
     data_dir: pathlib.Path | None = None
     download: bool = False
     partition_seed: int = 0
@@ -360,7 +361,8 @@ def _options_type(command: type[Shared], names: dict[str, Constructor], known: d
 
 def _field(option: Option) -> tuple[str, Any, Any]:
     """Returns the field of an option for tyro."""
-    field = dataclasses.field(kw_only=True, default=option.default)
+    usual: dict[str, Any] = {} if option.default is REQUIRED else {"default_factory": lambda: option.default}
+    field = dataclasses.field(kw_only=True, **usual)
     details = arg(help=option.help.replace("`", ""))
     if option.type in ("bool", "list"):
         return option.name, Annotated[option.hint, details], field
