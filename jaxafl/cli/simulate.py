@@ -100,8 +100,7 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) ->
     """
     file = folder / COMMAND
     if not file.is_file():
-        way = "A folder of a call in Python goes on with the same call"
-        raise UserError(f"{folder} is not the --folder of a command: there is no {COMMAND} in it. {way}")
+        raise UserError(f"{folder} is not the --folder of a command; a call in Python is resumed by the same call")
     known = json.loads(file.read_text())
     arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
     if server_steps is not None:
