@@ -391,8 +391,9 @@ def _built(options: Any, names: dict[str, Constructor], given: dict[str, str]) -
     if share := options.validation or (0.1 if getattr(needs, "validation", False) is True else None):
         data = data.with_validation(share)
     model = _called(names["model"], values["model"], num_classes=data.num_classes, data_dir=options.data_dir)
-    client, clock = _client(names, values["client"], given), _clock(names, values["clock"], given, data.num_clients)
-    server = names["server"].call(**values["server"])
+    _fit(values, names, given, data.num_clients)
+    client = Client(names["client"].call, **values["client"])
+    clock, server = (names[part].call(**values[part]) for part in ("clock", "server"))
     return Simulation(data, model, client, server, clock, options.precision, options.attack)
 
 
@@ -410,23 +411,18 @@ def _data(options: Any, names: dict[str, Constructor], values: dict[str, Any]) -
     return found
 
 
-def _clock(names: dict[str, Constructor], values: dict[str, Any], given: dict[str, str], clients: int) -> Any:
-    """Returns the clock, with M_c at most N and M at most M_c where they are not given."""
-    if "concurrency" in values and "--clock.concurrency" not in given:
-        values["concurrency"] = None if values.get("rate") else min(values["concurrency"], clients)
-    if "--clock.buffer" not in given and (usual := values.get("buffer")):
-        values["buffer"] = None if values.get("period") else min(usual, values.get("concurrency") or usual)
-    return names["clock"].call(**values)
-
-
-def _client(names: dict[str, Constructor], values: dict[str, Any], given: dict[str, str]) -> Client:
-    """Builds the local training. The optimiser is not given `None`, nor defaults."""
-    if values["epochs"] is not None and "--client.steps" not in given:
-        values["steps"] = None
+def _fit(values: dict[str, Any], names: dict[str, Constructor], given: dict[str, str], clients: int) -> None:
+    """Changes what is not given: M_c is at most N, M at most M_c; the optimiser gets neither `None` nor defaults."""
+    clock, client = values["clock"], values["client"]
+    if "concurrency" in clock and "--clock.concurrency" not in given:
+        clock["concurrency"] = None if clock.get("rate") else min(clock["concurrency"], clients)
+    if "--clock.buffer" not in given and (usual := clock.get("buffer")):
+        clock["buffer"] = None if clock.get("period") else min(usual, clock.get("concurrency") or usual)
+    if client["epochs"] is not None and "--client.steps" not in given:
+        client["steps"] = None
     for name, _, default, *_ in names["client"].options:
-        if values[name] is None or (default is not REQUIRED and flag_of(f"client.{name}") not in given):
-            del values[name]
-    return Client(names["client"].call, **values)
+        if client[name] is None or (default is not REQUIRED and flag_of(f"client.{name}") not in given):
+            del client[name]
 
 
 def _called(constructor: Constructor, values: dict[str, Any], **further: Any) -> Any:

@@ -143,9 +143,8 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
     """Prints a row for each member of a result or of several, its numbers averaged over seeds."""
     from jaxafl.results.tables.members import heading, members
 
-    first = next(iter(result.values())) if isinstance(result, dict) else result
-    metric = "accuracy" if "accuracy" in first.variables else "loss"
-    found = members(result, metric, "staleness", "time")
+    found = members(result, "staleness", "time")
+    metric = "accuracy" if "accuracy" in found[0].runs[0].variables else "loss"
     axes, seeds = list(found[0].place), len(found[0].runs)
     caption = f"mean ± std of {seeds} seeds" if seeds > 1 else None
     header = [*(re.sub(r"[._]", r"\g<0>\n", axis) for axis in axes or [""]), *_HEADER]
