@@ -13,7 +13,6 @@ import inspect
 import os
 import re
 import sys
-import types
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -160,9 +159,11 @@ def parts_of(hint: Any) -> tuple[type, ...]:
 
 def _words(hint: Any) -> str:
     """Returns a type in words."""
-    names = {"Literal": "str", "Sequence": "list", "tuple": "list", "NoneType": "None"}
-    members = [one for one in kinds_of(hint).members if one is types.NoneType or _is_written(one)]
-    return " | ".join(dict.fromkeys(names.get(one.__name__, one.__name__.lower()) for one in members)) or "list"
+    members = kinds_of(hint).members
+    names = {"Literal": "str", "Sequence": "list", "tuple": "list"}
+    words = [names.get(one.__name__, one.__name__.lower()) for one in members if _is_written(one)] or ["list"]
+    words = ["float"] if float in members else list(dict.fromkeys(words))
+    return " | ".join([*words, *["None"] * (type(None) in members)])
 
 
 def _is_written(hint: Any) -> bool:
