@@ -117,9 +117,7 @@ def find(name: str, kind: str) -> Constructor:
         text = " ".join(str(offered("presets")[name].call.__doc__).split())
         way = text.partition("In a shell: `")[2].partition("`")[0]
         raise UserError(f"{name} is a server on a certain clock; write {way}")
-    check_choice(
-        "command line", kind.removesuffix("s"), name, tuple(offered(kind)), ", or package.module:name of your own"
-    )
+    check_choice("parts", kind.removesuffix("s"), name, tuple(offered(kind)), ", or package.module:name of your own")
     return offered(kind)[name]
 
 
