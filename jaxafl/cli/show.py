@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,14 +20,15 @@ from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, offered
 from jaxafl.cli.line import numbers, written
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.results import load
-from jaxafl.results.arrivals import staleness_of
-from jaxafl.results.curves import has_failed, percent, scale_of, value
+from jaxafl.results.arrivals import discarded_runs, staleness_of
+from jaxafl.results.curves import has_failed, percent, scale_of, stated, value
 from jaxafl.study.comparison import Comparison, is_comparison
 from jaxafl.sweep import gather as gather_sweep
 
 if TYPE_CHECKING:  # importing xarray here would slow down every command
     import xarray as xr
 
+_SHOWN = 5  # limits that ended most runs
 _HEADER = ("best\n{}", "last\n{}", "simulated\ntime", "staleness\nmean / max")
 _Several = arg(metavar="RESULT [RESULT ...]", help_behavior_hint="(one or more)")
 _Files = Positional[Annotated[tuple[pathlib.Path, ...], _Several]]
@@ -154,6 +156,14 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
         values = [member.place[axis].removeprefix(f"{axis}=") for axis in axes] or [member.name]
         table.add_row(*values, *_numbers(member.runs, metric))
     Console().print(table)
+    for one in [*result.values()] if isinstance(result, dict) else [result]:
+        known = np.ravel(stated(one, "stopped", ""))
+        limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
+        for limit, count in limits.most_common(_SHOWN):
+            print(f"ended by a limit: {limit} ({count} of {len(known)} runs)")
+        counts = {name: discarded_runs(one, name) for name in ("refused", "stopped", "lost")}
+        if listed := ", ".join(f"{count:,.6g} {name}" for name, count in counts.items() if count):
+            print(f"runs that no server step took, means over members: {listed}")
 
 
 def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:

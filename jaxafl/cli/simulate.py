@@ -102,9 +102,10 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) ->
     if not file.is_file():
         raise UserError(f"{folder} is not the --folder of a command; a call in Python is resumed by the same call")
     known = json.loads(file.read_text())
-    arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
     if server_steps is not None:
-        arguments += ["--server-steps", str(server_steps)]
+        known["arguments"] += ["--server-steps", str(server_steps)]
+        file.write_text(json.dumps(known))
+    arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
     os.chdir(known["directory"])
     return SIMULATING[known["command"]](arguments)
 
