@@ -36,13 +36,13 @@ def placed(mesh: Mesh | None, tree: Any) -> Any:
     return tree if mesh is None else jax.device_put(tree, _places(mesh, tree))
 
 
-def constrained(mesh: Mesh, state: State) -> State:
+def constrained(mesh: Mesh | None, state: State) -> State:
     """Returns a traced state that is placed as `placed` places it."""
-    return jax.lax.with_sharding_constraint(state, _places(mesh, state))
+    return state if mesh is None else jax.lax.with_sharding_constraint(state, _places(mesh, state))
 
 
 def on_first_device(tree: Any) -> Any:
-    """Returns the first device's copy of arrays that every device of a mesh has."""
+    """Returns the first device's copy of arrays that every device of the run has."""
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
 

@@ -98,7 +98,7 @@ def advance(
     state_in = state_axes(state, shared=own_plans is None)
     every = over_members(member, count, (members.axes, own_plans, state_in), (state_in, 0))
     state, records = every(members.values, tables, state)
-    return state if program.mesh is None else constrained(program.mesh, state), records
+    return constrained(program.mesh, state), records
 
 
 def _repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:
