@@ -18,7 +18,7 @@ from jaxafl.engine.check import check_fit
 from jaxafl.engine.devices import on_first_device, placed
 from jaxafl.engine.evaluate import Evaluator
 from jaxafl.engine.members import initial_members
-from jaxafl.engine.problem import MemberHyperparameters, Problem, Shapes
+from jaxafl.engine.problem import Problem, Shapes, stacked
 from jaxafl.engine.program import advance
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import observe_members
@@ -61,7 +61,7 @@ class Execution:
         first = problems[0]
         self.problems, self.program, self.deterministic = problems, first.program(shapes), deterministic
         members, keys = zip(*map(operator.attrgetter("hyperparameters", "key"), problems), strict=True)
-        self.members = placed(first.mesh, MemberHyperparameters.stacked(members))
+        self.members = placed(first.mesh, stacked(members))
         words = on_device(tuple(np.array(on_host(keys)).T))
         arguments = self.members, first.device, placed(first.mesh, words)
         few = self.program._replace(shapes=Shapes(shapes.lanes, shapes.ring, shapes.store))
