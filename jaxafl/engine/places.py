@@ -11,7 +11,7 @@ import numpy as np
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.fleet import LocalRun, ServerStep
 from jaxafl.clock.live import Live
-from jaxafl.clock.schedule import COMPLETED, joined
+from jaxafl.clock.schedule import COMPLETED
 from jaxafl.engine.plan import Segments, Steps, columns_read
 from jaxafl.engine.problem import Problem, Shapes
 from jaxafl.engine.sizes import power_of_two
@@ -73,8 +73,8 @@ class Places:
         self.slots = {0: self.ring.take()}  # by version
         self.rows: dict[int, int] = {}  # by run_id, of trained updates
         self.queue: list[PlacedStep] = []
-        self.steps: list[ServerStep] = []  # that are not part of `known`
-        self.known: Schedule | None = None
+        self.steps: list[ServerStep] = []  # that are not part of `parts`
+        self.parts: list[Schedule] = []
         self.going, self.taken = True, 0
 
     def next(self) -> None:
@@ -161,13 +161,12 @@ class Places:
             fleet.reply(dict(zip(clients.tolist(), found.tolist(), strict=True)))
         del self.queue[: len(replies)]
 
-    def schedule(self) -> Schedule:
-        """Returns the schedule of the server steps so far."""
-        if self.steps or self.known is None:
-            new = self.live.collect(self.steps)
-            self.known = new if self.known is None else joined([self.known, new])
+    def made(self) -> list[Schedule]:
+        """Returns the schedule of the server steps so far, in parts."""
+        if self.steps or not self.parts:
+            self.parts.append(self.live.collect(self.steps))
             self.steps = []
-        return self.known
+        return self.parts
 
     def room(self, shapes: Shapes, count: int, scratch: int) -> Shapes:
         """Returns the shapes with room for `count` server steps; `scratch`: slots of the ring that nobody takes."""

@@ -84,7 +84,7 @@ class Replying(Execution):
         self._plan(0, steps, lambda begin, end: (known[:, begin:end], failed < end))
 
     def made(self, index: int) -> list[Schedule]:
-        return [self.places[index].schedule()]
+        return self.places[index].made()
 
     def build(self, shapes: Shapes) -> None:
         self.enlarge(shapes)
