@@ -5,6 +5,7 @@ XLA divides the local training of the lanes by itself, and gathers the updates t
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -36,14 +37,14 @@ def placed(mesh: Mesh | None, tree: Any) -> Any:
     return tree if mesh is None else jax.device_put(tree, _places(mesh, tree))
 
 
-def constrained(mesh: Mesh | None, state: State) -> State:
+def constrained(mesh: Mesh, state: State) -> State:
     """Returns a traced state that is placed as `placed` places it."""
-    return state if mesh is None else jax.lax.with_sharding_constraint(state, _places(mesh, state))
+    return jax.lax.with_sharding_constraint(state, _places(mesh, state))
 
 
 def on_first_device(tree: Any) -> Any:
     """Returns the first device's copy of arrays that every device of the run has."""
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+    return jax.tree.map(operator.methodcaller("addressable_data", 0), tree)
 
 
 def _places(mesh: Mesh, tree: Any) -> Any:

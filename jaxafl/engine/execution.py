@@ -103,7 +103,7 @@ class Execution:
     def compile(self, tables: Any, shapes: Shapes) -> None:
         """Compiles the program for tables on the device."""
         self.tables, self.program = placed(self.program.mesh, tables), self.program._replace(shapes=shapes)
-        arguments = (*self._arguments(), *[on_device(np.int32(0))] * 3)
+        arguments = (self.members, self.problems[0].device, self.tables, self.state, *[on_device(np.int32(0))] * 3)
         self.compiled, seconds = compiled(advance, (self.program,), arguments, (3,), deterministic=self.deterministic)
         self.compile_seconds += seconds
 
@@ -115,15 +115,9 @@ class Execution:
         first, last = self.rows_before[start], self.rows_before[stop]
         if (last - first) % self.shapes.rows_per_check:  # only `iterate` ends a call within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
-        return self.execute(first, last, start, stop)
-
-    def execute(self, first: int, last: int, start: int, stop: int) -> Records:
-        """Executes the rows first .. last - 1 of the tables, which make the server steps start .. stop - 1."""
-        self.state, records = self.compiled(*self._arguments(), *map(np.int32, (first, last, start)))
+        arguments = self.members, self.problems[0].device, self.tables, self.state, *map(np.int32, (first, last, start))
+        self.state, records = self.compiled(*arguments)
         return jax.tree.map(operator.itemgetter(np.s_[:, : stop - start]), on_host(records))
-
-    def _arguments(self) -> tuple[Any, ...]:
-        return self.members, self.problems[0].device, self.tables, self.state
 
     def make_room(self, saved: State) -> None:
         """Gives the buffers the rows of a saved state, which has more if an earlier server step needed them."""

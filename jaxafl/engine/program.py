@@ -98,7 +98,7 @@ def advance(
     state_in = state_axes(state, shared=own_plans is None)
     every = over_members(member, count, (0, own_plans, state_in), (state_in, 0))
     state, records = every(members, tables, state)
-    return constrained(program.mesh, state), records
+    return state if program.mesh is None else constrained(program.mesh, state), records
 
 
 def _repeat(count: Any, body: Callable[[Any, Any], Any], carry: Any) -> Any:

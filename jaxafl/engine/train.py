@@ -64,9 +64,11 @@ def train_segment(
     lanes = over_members(begun, shapes.lanes, (0, 0, 0, 0), 0)(*columns)
     if segment.loads is not None:
         lanes = _where(segment.loads, lanes, state.lanes)
-    lanes = _on_devices(program.mesh, lanes)
+    if program.mesh is not None:
+        lanes = _on_devices(program.mesh, lanes)
     lanes = run_lanes(shapes, take_local_step, segment.active, lanes, max_steps)
-    lanes = _on_devices(program.mesh, lanes)
+    if program.mesh is not None:
+        lanes = _on_devices(program.mesh, lanes)
     update, memory = over_members(ended, shapes.lanes, (0, 0), 0)(lanes, segment.save_slot)
     state = state._replace(store=buffers.write_many(state.store, segment.save_row, segment.saves, update))
     if not shapes.steady:  # otherwise no segment reads the lanes of another, and none copies them
@@ -95,13 +97,16 @@ def run_lanes(
 
     def at(index: Array, lanes: Lane) -> Lane:
         if shapes.chunk == 1:  # the local steps of one run, or fewer if it stops early
-            only = shapes.local_steps if shapes.lanes == 1 else None  # one of several lanes may be idle
-            count = only or active[index]
-            _, lane = jax.lax.while_loop(
-                lambda carry: (carry[0] < count) & ~_stopped(carry[1]),
-                lambda carry: (carry[0] + 1, take_local_step(*carry)),
-                (jnp.int32(0), buffers.read(lanes, index)),
-            )
+            lane, count = buffers.read(lanes, index), active[index]
+            if lane.stopping is None:
+                only = shapes.local_steps if shapes.lanes == 1 else None  # one of several lanes may be idle
+                lane = jax.lax.fori_loop(0, only or count, take_local_step, lane)
+            else:
+                _, lane = jax.lax.while_loop(
+                    lambda carry: (carry[0] < count) & ~_stopped(carry[1]),
+                    lambda carry: (carry[0] + 1, take_local_step(*carry)),
+                    (jnp.int32(0), lane),
+                )
             return buffers.write(lanes, index, lane)
         begin = index * shapes.chunk
         part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, shapes.chunk), lanes)
@@ -123,8 +128,6 @@ def _where(mask: Array, new: Lane, old: Lane) -> Lane:
     return jax.tree.map(lambda a, b: jnp.where(expand(mask, a), a, b), new, old)
 
 
-def _on_devices(mesh: Mesh | None, lanes: Lane) -> Lane:
+def _on_devices(mesh: Mesh, lanes: Lane) -> Lane:
     """Divides the lanes over the devices of a run, which train them; what reads all lanes gathers them."""
-    if mesh is None:
-        return lanes
     return jax.lax.with_sharding_constraint(lanes, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
