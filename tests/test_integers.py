@@ -11,7 +11,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.device import as_arrays
-from jaxafl.engine.problem import MemberHyperparameters
+from jaxafl.engine.problem import stacked
 from jaxafl.options import UserError
 from tests.problems import classifier
 
@@ -40,7 +40,9 @@ def test_numbers_of_a_clock_have_64_bits(value: Any) -> None:
 
 def test_members_of_a_sweep_keep_their_integers() -> None:
     def held(*values: int) -> Any:
-        return MemberHyperparameters.stacked([as_arrays({"seed": one}, jnp.float32) for one in values]).values["seed"]
+        members: Any = [as_arrays({"seed": one}, jnp.float32) for one in values]
+        found: Any = stacked(members)
+        return found["seed"]
 
     assert held(1, 2**31).dtype == np.uint32 and held(1, 2**31).tolist() == [1, 2**31]
     with pytest.raises(UserError, match=r"\['seed'\].*does not fit into int32 or uint32"):

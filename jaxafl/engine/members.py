@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxafl.client import Lane
 from jaxafl.device import buffers
 from jaxafl.device.keys import Key
-from jaxafl.engine.problem import DeviceData, MemberHyperparameters, Program
+from jaxafl.engine.problem import DeviceData, Hyperparameters, Program
 from jaxafl.engine.state import State, initial
 
 Array = jax.Array
@@ -54,13 +54,7 @@ def state_axes(state: State, shared: bool) -> State:
     return State(**axes)
 
 
-def initial_members(
-    program: Program,
-    shared: bool,
-    members: MemberHyperparameters,
-    device: DeviceData,
-    keys: Key,
-) -> State:
+def initial_members(program: Program, shared: bool, members: Hyperparameters, device: DeviceData, keys: Key) -> State:
     """Initialises the states of all members sequentially, so that each gets the bits of a single run.
 
     Args:
@@ -71,8 +65,8 @@ def initial_members(
     """
 
     def one(place: Array) -> State:
-        values = at_axes(members.axes, members.values, functools.partial(buffers.read, index=place))
-        return initial(program, values, device, buffers.read(keys, place))
+        values, key = buffers.read((members, keys), place)
+        return initial(program, values, device, key)
 
     states = jax.lax.map(one, jnp.arange(len(keys[0]), dtype=jnp.int32))
     return at_axes(state_axes(states, shared), states, shared=operator.itemgetter(0))

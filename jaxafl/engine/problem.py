@@ -30,42 +30,20 @@ AT_ONCE = 0.4  # share of all results of a forward pass that are in memory at on
 
 
 class Hyperparameters(NamedTuple):
-    """Client and server, whose numeric options are arguments of the compiled program."""
+    """Client and server, whose numeric options are arguments of the compiled program.
+
+    At its boundary they have a leading member axis.
+    """
 
     client: Client
     server: Server
 
 
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class MemberHyperparameters:
-    """Hyperparameters of several members as one pytree.
-
-    Attributes:
-        values: hyperparameters; a leaf that differs between members has a leading member axis.
-        batched: True for each leaf with a member axis; empty if there is none.
-    """
-
-    values: Hyperparameters
-    batched: tuple[bool, ...] = dataclasses.field(default=(), metadata={"static": True})
-
-    @classmethod
-    def stacked(cls, members: Sequence[Hyperparameters]) -> MemberHyperparameters:
-        """Stacks the leaves that differ between members."""
-        if len(members) == 1:
-            return cls(members[0])
-        columns = list(zip(*(map(np.asarray, jax.tree.leaves(one)) for one in members), strict=True))
-        batched = tuple(any(not np.array_equal(leaf, column[0]) for leaf in column) for column in columns)
-        leaves = [np.stack(column) if many else column[0] for column, many in zip(columns, batched, strict=True)]
-        values = jax.tree.unflatten(jax.tree.structure(members[0]), leaves)
-        return cls(as_arrays(values, jnp.result_type(float)), batched)  # together they may need other integers
-
-    @property
-    def axes(self) -> Hyperparameters | None:
-        """The `in_axes` of the values: 0, or None for leaves without a member axis."""
-        if not self.batched:
-            return None
-        return jax.tree.unflatten(jax.tree.structure(self.values), [0 if many else None for many in self.batched])
+def stacked(members: Sequence[Hyperparameters]) -> Hyperparameters:
+    """Returns the hyperparameters of several members, each leaf with a leading member axis."""
+    columns = zip(*map(jax.tree.leaves, members), strict=True)
+    values = jax.tree.unflatten(jax.tree.structure(members[0]), [*map(np.stack, columns)])
+    return as_arrays(values, jnp.result_type(float))  # together they may need other integers
 
 
 class DeviceData(NamedTuple):

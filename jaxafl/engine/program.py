@@ -13,7 +13,7 @@ from jaxafl.device import buffers
 from jaxafl.engine.devices import constrained
 from jaxafl.engine.members import over_members, state_axes
 from jaxafl.engine.plan import Tables
-from jaxafl.engine.problem import DeviceData, Hyperparameters, MemberHyperparameters, Program
+from jaxafl.engine.problem import DeviceData, Hyperparameters, Program
 from jaxafl.engine.state import Records, State
 from jaxafl.engine.step import TracedStep
 from jaxafl.engine.train import train_segment
@@ -23,7 +23,7 @@ Array = jax.Array
 
 def advance(
     program: Program,
-    members: MemberHyperparameters,
+    members: Hyperparameters,
     device: DeviceData,
     tables: Tables,
     state: State,
@@ -96,8 +96,8 @@ def advance(
 
     own_plans = tables.axes
     state_in = state_axes(state, shared=own_plans is None)
-    every = over_members(member, count, (members.axes, own_plans, state_in), (state_in, 0))
-    state, records = every(members.values, tables, state)
+    every = over_members(member, count, (0, own_plans, state_in), (state_in, 0))
+    state, records = every(members, tables, state)
     return state if program.mesh is None else constrained(program.mesh, state), records
 
 

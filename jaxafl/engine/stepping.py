@@ -18,7 +18,7 @@ from jaxafl.device import buffers, on_device
 from jaxafl.engine import evaluate as evaluation
 from jaxafl.engine.members import at_axes, state_axes
 from jaxafl.engine.plan import Tables
-from jaxafl.engine.problem import Hyperparameters, MemberHyperparameters, Problem, Shapes, Speed
+from jaxafl.engine.problem import Hyperparameters, Problem, Shapes, Speed
 from jaxafl.engine.program import advance
 from jaxafl.engine.sizes import plan_of, shapes_of_plan, tables_of
 from jaxafl.engine.state import State, initial
@@ -212,10 +212,10 @@ def _problem_of(simulation: Any) -> Problem:
 def _step(program: Any, n: int, device: Any, state: RunState) -> tuple[RunState, dict[str, Array]]:
     program = program._replace(shapes=state.shapes._replace(steps_per_call=n))
     known = state.schedule["time"].shape[0]
-    members = MemberHyperparameters(state.hyperparameters)
+    one_member = functools.partial(jnp.expand_dims, axis=0)
     first, stop = state.step, jnp.minimum(state.step + n, known)
     axes = state_axes(state.run, shared=True)
-    run = at_axes(axes, state.run, functools.partial(jnp.expand_dims, axis=0))
+    run, members = at_axes(axes, state.run, one_member), jax.tree.map(one_member, state.hyperparameters)
     run, records = advance(program, members, device, state.tables, run, first, stop, first)
     numbers = first + jnp.arange(n, dtype=jnp.int32)
     shown = {name: column[jnp.minimum(numbers, known - 1)] for name, column in state.schedule.items()}
@@ -226,7 +226,7 @@ def _step(program: Any, n: int, device: Any, state: RunState) -> tuple[RunState,
 
 @functools.partial(jax.jit, static_argnums=0)
 def _evaluate(program: Any, device: Any, model: Any) -> dict[str, Array]:
-    return evaluation.evaluate(program, "", 1, device, None, model)
+    return evaluation.evaluate(program, 1, device, {}, model)
 
 
 def _shown(schedule: Schedule, width: int) -> dict[str, np.ndarray]:
