@@ -466,7 +466,8 @@ class Fleet:
             if (client := choose(ended)) is None:  # nobody can start yet
                 del due[:place]
                 return
-            self.start(client, *origins.pop(ended.run_id, ()) if ended else (), open_ended=True)
+            origin = origins.pop(ended.run_id, ()) if origins and ended else ()
+            self.start(client, *origin, open_ended=True)
         due.clear()
 
     def comes(self) -> bool:
@@ -497,7 +498,7 @@ class Fleet:
         if client in self.unheard:
             self.hear()  # type: ignore[misc]
         steps = self.local_steps[client]
-        return steps[min(run, len(steps) - 1)]
+        return steps[run] if run < len(steps) else steps[-1]
 
     def in_flight(self) -> int:
         """Returns the number of runs in flight."""
