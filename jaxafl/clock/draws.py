@@ -100,14 +100,14 @@ class Seconds:
 
     def __init__(self, durations: Any, local_steps: np.ndarray, seed: int) -> None:
         """Takes the local steps of runs, int [N, R]."""
-        self.durations, self.steps, num_clients = durations.without_shared(), local_steps, len(local_steps)
+        self.steps, num_clients = local_steps, len(local_steps)
         read = reads(durations, num_clients)
         self.by_start = "now" in read
         self.by_longest = "longest" in read
         self.by_steps = "local_steps" in read
         with float64_on_cpu():
-            numbers = as_arrays(self.durations, jnp.float64)
-            given = numbers, as_arrays(durations, jnp.float64), seed_key(seed)
+            numbers = as_arrays(durations, jnp.float64)
+            given = numbers, seed_key(seed)
             self.arguments = numbers, compiled(_prepared, (num_clients,), given)[0](*given)
         self.replied = False  # True if replies change the local steps, and runs last a latency plus a time per step
         self.hangs = False  # True once a block has runs that hang
@@ -170,8 +170,8 @@ class Seconds:
         return both[which]
 
 
-def _prepared(num_clients: int, durations: Any, whole: Any, key: Any) -> Any:
-    return durations.prepare(stream_keys(key, whole), num_clients)
+def _prepared(num_clients: int, durations: Any, key: Any) -> Any:
+    return durations.prepare(stream_keys(key, durations), num_clients)
 
 
 @jax.jit

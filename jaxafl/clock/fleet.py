@@ -104,8 +104,7 @@ class Fleet:
         self.due: list[LocalRun | None] = []  # ended runs whose places are to be filled when time moves on
         self.waiting: list[LocalRun] = []  # runs that have ended, whose clients start together later
         self.restarting: list[int] = []  # clients of stopped runs, which restart before idle ones are drawn
-        self.versions: dict[int, int] = {}  # run_id of an ended run -> version of the run in its place
-        self.origin: Any = None  # function (starts that are left) -> version and reference of the next run
+        self.origins: dict[int, tuple[int, ...]] = {}  # run_id of an ended run -> version, reference of the next run
         self.choose: Callable[[LocalRun | None], int | None] = _restarts
         self.idle: Any = None  # idle clients, if they are drawn
         self.opens = NEVER  # time of starts that no arrival makes due
@@ -114,15 +113,14 @@ class Fleet:
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
         self.unheard: set[int] = set()  # clients whose replies are missing
-        self.open_ended: dict[int, tuple[LocalRun, int]] = {}  # run_id -> run as if with one local step, and its index
+        self.open_ended: dict[int, LocalRun] = {}  # by run_id, runs in flight as if with one local step
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
-        self.table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
-        alike = enumerate(self.table[:, 0].tolist()) if rows.shape[1] == 1 else ()  # in all runs of a client
-        self.local_steps = dict(alike)  # client -> local steps of its next runs, if not as in the table
+        table = np.broadcast_to(rows, (num_clients, rows.shape[1]))
+        self.local_steps: list[list[int]] = rows.tolist() * (num_clients // len(rows))  # the last holds from then on
         durations = getattr(clock, "durations", None)
-        self.seconds = None if durations is None else draws.Seconds(durations, self.table, seed)
+        self.seconds = None if durations is None else draws.Seconds(durations, table, seed)
         self.waits = durations is not None and durations.waits
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
         self.size = clock.arrivals(num_clients)
@@ -307,7 +305,7 @@ class Fleet:
         self.runs[client], self.started = index + 1, self.started + 1
         self.known[run_id] = begun
         if later:
-            self.open_ended[run_id] = begun, index
+            self.open_ended[run_id] = begun
         if self.repeats:
             self.known.pop(self.offered.get(client, -1), None)
             self.offered[client] = run_id
@@ -358,9 +356,7 @@ class Fleet:
 
     def oldest(self) -> LocalRun | None:
         """Returns the run in flight that has started first, without those that never arrive."""
-        self.settle()
-        runs = self.known.values()
-        return next((run for run in runs if not (run.arrived <= self.now or run.arrived == NEVER)), None)
+        return next((run for run in self.flying() if run.arrived != NEVER), None)
 
     def discard(self, run: LocalRun, reason: str = "refused") -> None:
         """Gives up a run, which no server step takes.
@@ -414,7 +410,7 @@ class Fleet:
                     f"the server replied at server step {self.version - 1} with {steps} local steps for client "
                     f"{client}; expected 1 or more"
                 )
-            self.local_steps[client] = int(steps)
+            self.local_steps[client] = [int(steps)]
             self.unheard.discard(client)
         self._follow_replies()
 
@@ -423,8 +419,8 @@ class Fleet:
         if not self.open_ended:
             return
         self.hear()  # type: ignore[misc]
-        for run_id, (run, index) in self.open_ended.items():
-            steps = self.planned_steps(run.client, run.run)
+        for run_id, run in self.open_ended.items():
+            steps, index = self.planned_steps(run.client, run.run), run.run - self.early
             seconds, work = self.seconds.of(run.client, index, steps, run.started, self.longest)  # type: ignore[union-attr]
             self.longest = max(self.longest, work) if work < NEVER else self.longest
             if run_id in self.known:
@@ -444,14 +440,14 @@ class Fleet:
         if self.seconds is not None:
             self.seconds.follow_replies()
 
-    def flying(self) -> list[LocalRun]:
-        """Returns the runs that have not ended yet, in start order."""
+    def flying(self) -> Iterator[LocalRun]:
+        """Yields the runs that have not ended yet, in start order."""
         self.settle()
-        return [run for run in self.known.values() if not run.arrived <= self.now]
+        yield from (run for run in self.known.values() if not run.arrived <= self.now)
 
     def held(self) -> list[int]:
         """Returns the versions that later server steps may still need."""
-        versions = {*self.versions.values(), *range(max(self.version - self.keeps, 0), self.version)}
+        versions = {*range(max(self.version - self.keeps, 0), self.version)}.union(*self.origins.values())
         for run in self.known.values():
             versions |= {run.version, run.reference}
         return sorted(versions)
@@ -465,15 +461,13 @@ class Fleet:
                 self.idle.remove(one)
             self.start(one)
         self.restarting.clear()
-        due, versions, choose = self.due, self.versions, self.choose
+        due, origins, choose = self.due, self.origins, self.choose
         for place, ended in enumerate(due):
             if (client := choose(ended)) is None:  # nobody can start yet
                 del due[:place]
                 return
-            if self.origin is not None:
-                self.start(client, *self.origin(len(due) - place - 1), open_ended=True)
-            else:
-                self.start(client, versions.pop(ended.run_id, None) if ended else None, open_ended=True)
+            origin = origins.pop(ended.run_id, ()) if origins and ended else ()
+            self.start(client, *origin, open_ended=True)
         due.clear()
 
     def comes(self) -> bool:
@@ -482,18 +476,18 @@ class Fleet:
         first = self.flight[0].arrived if self.flight else NEVER
         return bool(self.due) or min(self.opens, self.wakes, phase, first) < NEVER
 
-    def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool] | None:
-        """Returns the function that says if the upload of a run fails, or `None` if none ever does.
+    def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool]:
+        """Returns the function that says if the upload of a run fails.
 
         Args:
-            odds: probability that it fails, a number or one per client, or `None`.
+            odds: probability that it fails, a number or one per client; `None` if it never does.
             hours: hours outside which it fails if they lose updates (`activity`), or `None`.
         """
         if getattr(hours, "loses", False):
-            waiting, draws_it = hours.hours_of(self.seed, self.num_clients), self.losses(odds)
-            return lambda run: waiting(run.arrived)[run.client] > 0 or (draws_it is not None and draws_it(run))
+            waiting, fails = hours.hours_of(self.seed, self.num_clients), self.losses(odds)
+            return lambda run: waiting(run.arrived)[run.client] > 0 or fails(run)
         if odds is None:
-            return None
+            return lambda run: False
         key = draws.stream(self.seed, Purpose.LOST)
         drawn = draws.PerRun(self.num_clients, lambda client, run: draws.uniform(draws.threefry(key, client, run)))
         most = np.broadcast_to(odds, self.num_clients).tolist()
@@ -503,9 +497,8 @@ class Fleet:
         """Returns the local steps of a run."""
         if client in self.unheard:
             self.hear()  # type: ignore[misc]
-        if client in self.local_steps:
-            return self.local_steps[client]
-        return int(self.table[client, min(run, self.table.shape[1] - 1)])
+        steps = self.local_steps[client]
+        return steps[run] if run < len(steps) else steps[-1]
 
     def in_flight(self) -> int:
         """Returns the number of runs in flight."""

@@ -229,7 +229,7 @@ class before_step(Begins):
     newest = False
 
     def arrives(self, fleet: Fleet, run: LocalRun) -> None:
-        fleet.versions[run.run_id] = fleet.version
+        fleet.origins[run.run_id] = (fleet.version,)
 
 
 class at_step(Begins):
@@ -246,15 +246,18 @@ class at_step(Begins):
 
     def begin(self, fleet: Fleet, clock: Any) -> None:
         fleet.refills = False
-        if self.skew:
-            size, fleet.keeps = fleet.size or 1, 1
-            fleet.origin = lambda left: (max(fleet.version - (left % size > 0), 0), fleet.version)
+        fleet.keeps = int(self.skew)
 
     def drops(self, fleet: Fleet, run: LocalRun) -> None:
         fleet.due.append(run)
 
     def steps(self, fleet: Fleet) -> None:
         fleet.due += fleet.taken
+
+    def settles(self, fleet: Fleet) -> None:
+        size = fleet.size or 1
+        for left, run in enumerate(reversed(fleet.due) if self.skew else ()):
+            fleet.origins[run.run_id] = max(fleet.version - (left % size > 0), 0), fleet.version  # type: ignore[union-attr]
 
 
 class _Together(Begins):

@@ -147,11 +147,6 @@ class Mixed(Pair):
     def __repr__(self) -> str:
         return f"mixture([{self.left}, {self.right}], [{self.share:g}, {1 - self.share:g}], per={self.per!r})"
 
-    def check(self, num_clients: int) -> None:
-        super().check(num_clients)
-        if self.pause or self.left.transport() or self.right.transport():
-            raise UserError(f"{self!r:.100}: mac_network and link(shared=...) serve all runs; add them to the mixture")
-
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Any:
         return *super().prepare(keys[1:], num_clients), keys[0]
 

@@ -85,10 +85,9 @@ def reads(duration: Any, num_clients: int) -> set[str]:
         duration: the duration.
         num_clients: N.
     """
-    rest = duration.without_shared()
 
     def draw(run: Run) -> Draw:
-        return draw_of(rest, rest.prepare(stream_keys(seed_key(0), duration), num_clients), run)
+        return draw_of(duration, duration.prepare(stream_keys(seed_key(0), duration), num_clients), run)
 
     with float64_on_cpu():
         whole: Any = jax.ShapeDtypeStruct((), jnp.int32)
@@ -149,12 +148,19 @@ class Duration(Part):
 
     prepare_size = with_size
 
-    def without_shared(self) -> Duration:
-        """Returns the duration without transfers over a shared link, whose time the clock computes."""
-        return self
-
     def transport(self) -> Any:
-        """Returns the transfers of one schedule over a link that runs share, or `None` without one."""
+        """Returns the transfers of one schedule over a link that runs share, or `None` without one.
+
+        Raises:
+            ValueError: transfers of all clients are within a duration that is not a sum.
+        """
+        for field in dataclasses.fields(self):
+            part = getattr(self, field.name)
+            if isinstance(part, Duration) and (part.pause > self.pause or part.transport() is not None):
+                raise UserError(
+                    f"{self!r:.100}: link(shared=...) and mac_network serve all runs, and can only be added to other "
+                    "durations: other + link(shared=...). Or give link(up=...), or mac_network(freeze=False)"
+                )
         return None
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Any:
@@ -185,8 +191,10 @@ class Duration(Part):
 
         Raises:
             ValueError: recorded durations are part of a sum or product. Or a duration depends on the start of a run,
-                on earlier runs, or on local steps other than linearly.
+                on earlier or other runs, or on local steps other than linearly.
         """
+        if self.transport() is not None:
+            raise UserError(f"the expectations of {self!r:.100} depend on the transfers of others: give a normaliser")
         read = reads(self, num_clients)
         for field, words in (("now", "when a run starts"), ("longest", "the longest run before it")):
             if field in read:
@@ -244,7 +252,6 @@ class Pair(Duration):
     right: Duration
 
     terms = ByOptions(2, lambda pair: pair.left.terms + pair.right.terms)
-    pause = ByOptions(0.0, lambda pair: pair.left.pause + pair.right.pause)
     waits = ByOptions(False, lambda pair: pair.left.waits or pair.right.waits)
 
     def check(self, num_clients: int) -> None:
@@ -259,11 +266,10 @@ class Pair(Duration):
 class Sum(Pair):
     """The sum of two durations."""
 
+    pause = ByOptions(0.0, lambda pair: pair.left.pause + pair.right.pause)
+
     def __repr__(self) -> str:
         return f"{self.left} + {self.right}"
-
-    def without_shared(self) -> Duration:
-        return Sum(self.left.without_shared(), self.right.without_shared())
 
     def transport(self) -> Any:
         left, right = self.left.transport(), self.right.transport()
@@ -284,11 +290,6 @@ class Product(Pair):
         return " * ".join(f"({side})" if isinstance(side, Sum) else f"{side}" for side in (self.left, self.right))
 
     def check(self, num_clients: int) -> None:
-        if self.pause:
-            raise ValueError(
-                f"{self!r:.100}: a duration with transfers that stop everyone (mac_network) can be added to, not "
-                "multiplied: mac_network(...) + other"
-            )
         if self.waits:
             raise ValueError(
                 f"{self}: a duration whose waits depend on the time at which a run starts (as device_trace with "

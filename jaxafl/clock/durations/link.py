@@ -15,7 +15,7 @@ from jax.scipy.special import ndtri
 from jaxafl.clock.durations.duration import Draw, Duration, Run, of_client, share_of, worked
 from jaxafl.clock.fleet import NEVER, LocalRun
 from jaxafl.clock.options import fail_if
-from jaxafl.options import Number, UserError, number, recording
+from jaxafl.options import Number, number, recording
 
 _DOWN, _UP = 0, 1
 
@@ -64,9 +64,6 @@ class link(Duration):
         """Bytes of an upload and of a download."""
         return (self.bytes, self.bytes) if self._sent is None else self._sent
 
-    def without_shared(self) -> Duration:
-        return self if self.shared is None else dataclasses.replace(self, shared=None)
-
     def transport(self) -> Any:
         if self.shared is None:
             return None
@@ -77,13 +74,7 @@ class link(Duration):
         return self if self.bytes is not None else dataclasses.replace(self, _sent=np.asarray(size(), float))
 
     def draw(self, prepared: Sequence[Array], run: Run) -> Draw:
-        if self.shared is not None:
-            raise UserError(
-                "link: with shared=... the time of a transfer depends on the other transfers; expected durations of "
-                "free_running, of a clock of its kind, or of rounds, in which the link is a term of the sum. Write "
-                "other + link(shared=...) in one of them, or give up=... instead"
-            )
-        if self.up is None:  # `without_shared`
+        if self.up is None:  # `transport` times the transfers over a shared link
             return worked(jnp.zeros(jnp.shape(run.client)))
         sigma = jnp.float64(self.sigma)
 

@@ -69,7 +69,7 @@ class sessions(Duration):
                  "For clients that are always on, leave sessions out; for those that leave for good, give leave="),
                 (name == "on" and not any(np.any(one) for one in numbers), "it is 0, so no client ever works; expected "
                  "longer sessions"),
-                (bool(part.pause or reads(part, num_clients) & foreign), "it depends on more than client and index; "
+                (bool(reads(part, num_clients) & foreign), "it depends on more than client and index; "
                  "expected independent draws. Add other waits outside: sessions(...) + available(...)"),
             ])  # fmt: skip
 

@@ -19,7 +19,7 @@ class _Group:
 
     Attributes:
         arrival: T_a in simulated seconds.
-        latest: T_max in simulated seconds.
+        latest: T_max in simulated seconds; it has passed once the server has stepped.
         members: its clients.
         waiting: runs of those that have arrived.
     """
@@ -71,99 +71,78 @@ class compass(Clock):
             )
 
     def steps(self, fleet: Fleet) -> Steps:
-        groups = _Groups(self, fleet)
+        speed = [0.0] * fleet.num_clients  # measured seconds per local step of each client; 0 if unknown
+        group_of: list[_Group | None] = [None] * fleet.num_clients
+        groups: list[_Group] = []
+        late: dict[int, LocalRun] = {}  # general buffer, by client
+        fleet.refills = False
+        fleet.reply(dict.fromkeys(range(fleet.num_clients), self.max_steps))
+
+        def first() -> _Group:  # of those in which a client waits; one that never comes if there is none
+            waiting = (group for group in groups if group.waiting)
+            return min(waiting, key=lambda group: group.latest, default=_Group(NEVER, NEVER))
+
+        def close(group: _Group) -> list[LocalRun]:  # returns the arrivals of its server step
+            for client in {run.client for run in group.waiting} & {*late}:
+                fleet.discard(late.pop(client), "refused")
+            taken = [*group.waiting, *late.values()]
+            late.clear()
+            groups.remove(group)
+            group.latest = -NEVER
+            return taken
+
+        def assign(runs: list[LocalRun]) -> None:  # the fastest first
+            for run in sorted(runs, key=lambda run: (speed[run.client], run.client)):
+                groups[:] = [group for group in groups if group.latest >= fleet.now]
+                group, steps = self._group(fleet.now, groups, speed, run.client)
+                group.members.add(run.client)
+                group_of[run.client] = group
+                fleet.reply({run.client: steps})
+            fleet.due += runs
+
         for runs in fleet.instants():
             for run in runs:
-                groups.measure(run)
-                group = groups.of[run.client]
+                before, measured = speed[run.client], (fleet.now - run.started) / run.local_steps
+                speed[run.client] = before + float(self.momentum) * (measured - before) if before else measured
+                group = group_of[run.client]
                 if group is None:
                     yield fleet.step([run])
-                    groups.assign([run])
+                    assign([run])
                 elif fleet.now > group.latest:
-                    groups.buffer(run)
-                    groups.assign([run])
+                    if run.client in late:
+                        fleet.discard(late[run.client], "refused")
+                    late[run.client] = run
+                    assign([run])
                 else:
                     group.waiting.append(run)
                     if len(group.waiting) == len(group.members):
-                        yield fleet.step(groups.close(group))
-                        groups.assign(group.waiting)
+                        yield fleet.step(close(group))
+                        assign(group.waiting)
             if not runs:
-                group = groups.first()
-                yield fleet.step(groups.close(group))
-                groups.assign(group.waiting)
+                group = first()
+                yield fleet.step(close(group))
+                assign(group.waiting)
             fleet.due.sort(key=lambda run: run.client)  # type: ignore[union-attr]
             fleet.start_due()
-            fleet.alarm = groups.first().latest
+            fleet.alarm = first().latest
 
+    def _group(self, now: float, groups: list[_Group], speed: list[float], client: int) -> tuple[_Group, int]:
+        """Returns the group that a client joins or founds, and its local steps.
 
-class _Groups:
-    """The groups of one schedule, the clients' speeds, and the general buffer."""
+        It joins the group in which it can make most. Otherwise T_a of the new one fits the groups that come later.
+        """
 
-    def __init__(self, clock: compass, fleet: Fleet) -> None:
-        self.clock, self.fleet = clock, fleet
-        self.speed = [0.0] * fleet.num_clients  # seconds per local step; 0 if unknown
-        self.of: list[_Group | None] = [None] * fleet.num_clients  # by client
-        self.groups: list[_Group] = []
-        self.late: dict[int, LocalRun] = {}  # general buffer, by client
-        fleet.refills = False
-        fleet.reply(dict.fromkeys(range(fleet.num_clients), clock.max_steps))
+        def until(time: float) -> int:  # local steps that the client makes by then
+            return math.floor((time - now) / speed[client] * _ROUNDING)
 
-    def first(self) -> _Group:
-        """Returns the group in which a client waits whose T_max comes first; one that never comes if there is none."""
-        waiting = (group for group in self.groups if group.waiting)
-        return min(waiting, key=lambda group: group.latest, default=_Group(NEVER, NEVER))
-
-    def measure(self, run: LocalRun) -> None:
-        """Updates the measured speed of a client that arrives."""
-        now, before = self.fleet.now, self.speed[run.client]
-        speed = (now - run.started) / run.local_steps
-        self.speed[run.client] = before + float(self.clock.momentum) * (speed - before) if before else speed
-
-    def buffer(self, run: LocalRun) -> None:
-        """Enters the update of a late client in the general buffer, where it may replace one."""
-        if run.client in self.late:
-            self.fleet.discard(self.late[run.client], "refused")
-        self.late[run.client] = run
-
-    def close(self, group: _Group) -> list[LocalRun]:
-        """Returns the arrivals of a group's server step: those of its members, then the general buffer."""
-        members = {run.client for run in group.waiting}
-        for client in members & {*self.late}:
-            self.fleet.discard(self.late.pop(client), "refused")
-        taken = [*group.waiting, *self.late.values()]
-        self.late.clear()
-        self.groups.remove(group)
-        group.latest = -NEVER
-        return taken
-
-    def assign(self, runs: list[LocalRun]) -> None:
-        """Assigns groups and local steps to the clients of ended runs, the fastest first, and lets them start."""
-        for run in sorted(runs, key=lambda run: (self.speed[run.client], run.client)):
-            self.groups = [group for group in self.groups if group.latest >= self.fleet.now]
-            group, steps = self._joined(run.client) or self._founded(run.client)
-            group.members.add(run.client)
-            self.of[run.client] = group
-            self.fleet.reply({run.client: steps})
-        self.fleet.due += runs
-
-    def _steps_until(self, time: float, client: int) -> int:
-        """Returns the local steps that a client makes from now on until some time."""
-        return math.floor((time - self.fleet.now) / self.speed[client] * _ROUNDING)
-
-    def _joined(self, client: int) -> tuple[_Group, int] | None:
-        """Returns the group in which a client can make most local steps, and their number, if there is one."""
-        fits = [(self._steps_until(group.arrival, client), place) for place, group in enumerate(self.groups)]
-        allowed = (one for one in fits if self.clock.min_steps <= one[0] <= self.clock.max_steps)
-        steps, place = max(allowed, default=(0, 0))
-        return (self.groups[place], steps) if steps else None
-
-    def _founded(self, client: int) -> tuple[_Group, int]:
-        """Returns a new group, and the local steps with which its T_a fits the groups that come later."""
-        clock, now, speed = self.clock, self.fleet.now, self.speed[client]
-        later = [group for group in self.groups if now < group.latest]
-        ends = [one.latest + clock.max_steps * min(self.speed[member] for member in one.members) for one in later]
-        fits = [steps for end in ends if (steps := self._steps_until(end, client)) <= clock.max_steps]
-        steps = max(*fits, clock.min_steps) if fits else clock.max_steps
-        latest = now + float(clock.tolerance) * steps * speed * _ROUNDING
-        self.groups.append(_Group(now + steps * speed, latest))
-        return self.groups[-1], steps
+        fits = [(until(group.arrival), place) for place, group in enumerate(groups)]
+        if allowed := [one for one in fits if self.min_steps <= one[0] <= self.max_steps]:
+            steps, place = max(allowed)
+            return groups[place], steps
+        later = [group for group in groups if now < group.latest]
+        ends = [one.latest + self.max_steps * min(speed[member] for member in one.members) for one in later]
+        room = [until(end) for end in ends if until(end) <= self.max_steps]
+        steps = max(*room, self.min_steps) if room else self.max_steps
+        latest = now + float(self.tolerance) * steps * speed[client] * _ROUNDING
+        groups.append(_Group(now + steps * speed[client], latest))
+        return groups[-1], steps

@@ -140,7 +140,7 @@ class ringleader(Clock):
                 if len(stepped) == clients:
                     table, ahead, stepped = ahead, set(), set()
             elif self.restart == "held":
-                fleet.versions[run.run_id] = run.version
+                fleet.origins[run.run_id] = (run.version,)
 
 
 class rounds_until_all(Clock):

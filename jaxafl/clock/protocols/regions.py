@@ -109,7 +109,7 @@ class tiers(_Regional):
                 if event == SENDS:
                     heappush(transfers, (fleet.now + up[region], RISES, region))
                 yield fleet.step([run], region=region, event=event, regional_staleness=staleness)
-                fleet.versions[run.run_id] = fleet.version  # it restarts at once, before others of this instant arrive
+                fleet.origins[run.run_id] = (fleet.version,)  # it restarts before others of this instant arrive
             if not runs:
                 _, event, region = heappop(transfers)
                 if event == RISES:

@@ -95,8 +95,8 @@ class warm_up(Clock):
             step = ServerStep(0, 0.0, [], [], [], (clients, 0, 0, 0, 0), [], {})
             fleet.version = fleet.early = 1
             fleet.before = clients
-            if fleet.seconds is not None and fleet.table.shape[1] > 1:
-                fleet.seconds.steps = fleet.table[:, 1:]
+            if fleet.seconds is not None and fleet.seconds.steps.shape[1] > 1:
+                fleet.seconds.steps = fleet.seconds.steps[:, 1:]
         else:
             fleet.completes = completes
             for _ in range(_MOST * clients):
