@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -18,7 +17,7 @@ import numpy as np
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, Interrupts, RunOptions, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, RunOptions, Watch, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.limits import Limited
 from jaxafl.callbacks.progress import Reporter, reporter_of
@@ -241,7 +240,7 @@ class Simulation(Stepwise, Summarised):
         every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
         named, progress = f"{self.server.name} on {self.clock.name}", options.get("progress", False)
-        reporter = None if progress is False else reporter_of(progress, named, server_steps)
+        watching = Watch(reporter_of(progress, named, server_steps)).recorded()
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
         chosen, origin = options.get("devices"), None
         devices = () if chosen is None else tuple(devices_of(chosen))
@@ -253,9 +252,9 @@ class Simulation(Stepwise, Summarised):
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
-        with Interrupts().recorded() as interrupts, reporter or contextlib.nullcontext():
+        with watching as watch:
             runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
-            hook = Hook(reporter, callbacks, runs, keeper, interrupts)
+            hook = Hook(watch, callbacks, runs, keeper)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
             (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish], limited)
         return warned(result, stacklevel=5) if any(execution.failures()) else result

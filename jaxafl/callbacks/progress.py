@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxafl.callbacks.base import in_notebook
 
@@ -135,14 +135,16 @@ class Lines(_Shown):
             print(f"jaxafl: {text}", file=sys.stderr, flush=True)
 
 
-def reporter_of(progress: Literal[True] | str | Reporter, name: str, server_steps: int | None) -> Reporter:
-    """Returns the reporter for an option `progress`.
+def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter | None:
+    """Returns the reporter for an option `progress`; `None` if nothing is shown.
 
     Args:
-        progress: the option of `Simulation.run`, but not False; a text is shown before the name.
+        progress: the option of `Simulation.run`; a text is shown before the name.
         name: name of the run.
         server_steps: total server steps; `None` if unknown.
     """
+    if progress is False:
+        return None
     if progress is not True and not isinstance(progress, str):
         return progress
     name = f"{progress}: {name}" if isinstance(progress, str) else name

@@ -13,10 +13,9 @@ import numpy as np
 
 from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, Interrupts, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, Watch, run_with_hooks
 from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.limits import Limited
-from jaxafl.callbacks.progress import Reporter
 from jaxafl.callbacks.stopping import ends_of
 from jaxafl.clock import Schedule
 from jaxafl.device.hardware import on_cpu
@@ -29,8 +28,9 @@ from jaxafl.engine.replying import Replying
 from jaxafl.engine.state import shapes_of_model
 from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.assemble import Dimension, dimensions
+from jaxafl.sweep.assemble import Dimensions, dimensions
 from jaxafl.sweep.axes import Axis, is_static_path, replace_at
+from jaxafl.sweep.folder import SweepFolder
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -60,14 +60,14 @@ class Member:
         return f"in the sweep at {', '.join(f'{name}={label}' for name, label in self.labels.items())}"
 
 
-def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Sequence[Dimension], seed: int) -> list[Member]:
+def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Dimensions, seed: int) -> list[Member]:
     """Returns all combinations of values, checked."""
     members = []
     for position in np.ndindex(*(len(axis.rows) for axis in axes)):
         labels: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for axis, dim, at in zip(axes, dims, position, strict=True):
-            labels |= {path: column[at] for path, column in dim.coords.items()}
+        for axis, at in zip(axes, position, strict=True):
+            labels |= {path: dims[axis.name][path][at] for path in axis.paths}
             values |= zip(axis.paths, axis.rows[at], strict=True)
         variant = values.get("simulation", simulation)
         for path in [path for path in values if path not in ("simulation", "seed")]:
@@ -114,7 +114,7 @@ class Work:
     schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
 
     @functools.cached_property
-    def dims(self) -> list[Dimension]:
+    def dims(self) -> Dimensions:
         """The dimensions of the result."""
         return dimensions(self.axes)
 
@@ -235,26 +235,27 @@ class Work:
         for one in members if self.callbacks else ():
             yield one.simulation.as_run(one.seed, server_steps, self.recording, one.labels)
 
-    def run(
-        self,
-        places: Sequence[int],
-        checkpoint: Checkpoint | None,
-        interrupts: Interrupts,
-        reporter: Reporter | None = None,
-        reports: dict[Any, tuple[int, int, float]] | None = None,
-    ) -> list[xr.Dataset]:
-        """Runs a batch and returns the results of its members.
+    def completed(self, places: Sequence[int], kept: SweepFolder | None, watch: Watch) -> list[xr.Dataset]:
+        """Returns the results of the members of a batch, which runs unless the folder of the sweep has them.
 
         Args:
             places: indices of the members.
-            checkpoint: the checkpoint of the batch, if it has one.
-            interrupts: the recorded signals.
-            reporter, reports: as in `Hook`.
+            kept: the folder, which then has their results, if there is one.
+            watch: the signals and the reporter of the sweep.
         """
+        if kept is None:
+            return self._run(places, None, watch)
+        found = kept.finished(places)
+        if found is None:
+            found = self._run(places, kept.checkpoint(places), watch)
+            kept.keep(places, found)
+        return found
+
+    def _run(self, places: Sequence[int], checkpoint: Checkpoint | None, watch: Watch) -> list[xr.Dataset]:
         batch = [self.members[place] for place in places]
         limited = self.limited(places[0])  # members of a batch have the same length
         runs = list(self.described(batch, limited.server_steps))
-        hook = Hook(reporter, self.callbacks, runs, checkpoint, interrupts, reports)
+        hook = Hook(watch, self.callbacks, runs, checkpoint)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
         finish = [lambda run, one=one: one.simulation.result(run, one.seed) for one in batch]

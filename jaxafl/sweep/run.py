@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
-from jaxafl.callbacks.hooks import Interrupts, Labelled, SharedOptions
+from jaxafl.callbacks.hooks import Labelled, SharedOptions, Watch
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
@@ -165,16 +165,15 @@ def sweep(
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in left:
             work.schedule_of(place)
-    about = f"sweep of {len(work.members)}", steps * len(batches)
-    watching = contextlib.nullcontext() if progress is False else reporter_of(progress, *about)
-    with Interrupts().recorded() as interrupts, watching as reporter:
+    watching = Watch(reporter_of(progress, f"sweep of {len(work.members)}", steps * len(batches))).recorded()
+    with watching as watch:
         if executor is not None and kept is not None:
             from jaxafl.sweep.executors.tasks import run_in
 
-            run_in(executor, work, batches, kept, reporter, interrupts)
+            run_in(executor, work, batches, kept, watch)
         else:
             count = at_once(devices, chosen, work.bytes(left))
-            ended = _run_batches(work, batches, kept, chosen, count, reporter, interrupts)
+            ended = _run_batches(work, batches, kept, chosen, count, watch)
     if kept is not None and (executor is not None or part is not None):
         dataset = gather(kept.path)
     else:
@@ -193,29 +192,21 @@ def _run_batches(
     kept: SweepFolder | None,
     devices: Sequence[Any],
     count: int,
-    reporter: Reporter | None,
-    interrupts: Interrupts,
+    watch: Watch,
 ) -> dict[int, xr.Dataset]:
     """Runs batches in this process, `count` at once, and returns index of a member -> its result.
 
     An exception carries the results so far as its attribute `dataset`.
     """
     ended: dict[int, xr.Dataset] = {}
-    reports: dict[Any, tuple[int, int, float]] = {}
 
     def run(number: int, places: Sequence[int]) -> None:
-        interrupts.end(f"before batch {number} of {len(batches)}")
-        found = kept.finished(places) if kept else None
-        if found is None:
-            checkpoint = kept.checkpoint(places) if kept else None
-            try:
-                found = work.run(places, checkpoint, interrupts, reporter, reports)
-            except BaseException as error:
-                ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
-                raise
-            if kept:
-                kept.keep(places, found)
-        ended.update(zip(places, found, strict=True))
+        watch.end(f"before batch {number} of {len(batches)}")
+        try:
+            ended.update(zip(places, work.completed(places, kept, watch), strict=True))
+        except BaseException as error:
+            ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
+            raise
 
     pool = threads(devices, count) if count > 1 else None
     try:
@@ -227,7 +218,7 @@ def _run_batches(
                 for number, places in enumerate(batches):
                     run(number, places)
     except BaseException as error:
-        interrupts.noticed = interrupts.noticed or signal.SIGINT  # ends the batches on other devices
+        watch.noticed = watch.noticed or signal.SIGINT  # ends the batches on other devices
         if pool is not None:
             pool.shutdown(cancel_futures=True)
         if ended:
