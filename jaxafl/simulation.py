@@ -19,7 +19,7 @@ from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Hook, RunOptions, Watch, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.limits import Limited
+from jaxafl.callbacks.limits import Limited, limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.client import Client, Traffic, traffic
 from jaxafl.client.attack.contract import Attack
@@ -126,7 +126,7 @@ class Simulation(Stepwise, Summarised):
             raise ValueError(
                 f"the schedule of {self.server.name} depends on the training, because {why}; run() returns it"
             )
-        steps = Limited.of("schedule", self, server_steps, until, seed).without_training("schedule")
+        steps = limits_of("schedule", until).of_run(self, server_steps, seed).without_training()
         return dataclasses.replace(self.compute_schedule(steps, seed), mechanism=self.mechanism, traffic=self.traffic)
 
     def live(self, seed: int) -> Live:
@@ -232,7 +232,7 @@ class Simulation(Stepwise, Summarised):
     def _run(self, server_steps: int | None, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         self.check()
         seed, until, folder = options.get("seed", 0), options.get("until"), options.get("folder")
-        limited = Limited.of("run", self, server_steps, until, seed)
+        limited = limits_of("run", until).of_run(self, server_steps, seed)
         begun, server_steps = time.perf_counter(), limited.server_steps
         callbacks = (*check_callbacks(options.get("callbacks", ())), *limited.stops)
         keeper = None if folder is None else Checkpoint(folder, options.get("checkpoint_every", "30s"))

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypedDict
 
@@ -137,9 +137,8 @@ class Hook:
         self.watch, self.checkpoint = watch or Watch(), checkpoint
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
-        labels = getattr(callbacks, "labels", {})
         self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
-        self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
+        self.runs = runs
         check_watchers(callbacks, self.runs)
 
     def begin(self, execution: Execution, progress: Progress) -> None:
@@ -262,17 +261,6 @@ def run_with_hooks(
 
 def _carry(error: Any, found: Sequence[Any]) -> None:
     error.dataset, error.datasets = found[0], found
-
-
-class Labelled(tuple[Any, ...]):
-    """Callbacks of one of several sweeps, such as a method of a comparison; their runs have its labels too."""
-
-    labels: Mapping[str, Any]
-
-    def __new__(cls, callbacks: Iterable[Any], **labels: Any) -> Labelled:
-        found = super().__new__(cls, callbacks)
-        found.labels = labels
-        return found
 
 
 def _answer(callback: Any, chunk: Chunk) -> str | None:

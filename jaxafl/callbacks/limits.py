@@ -33,17 +33,19 @@ class Limited:
     """The limits that end a run, and its length.
 
     Attributes:
+        owner: the function that the user called, for messages.
+        given: all limits, as in `until`.
         exact: limits that hold at every server step: `time` (simulated seconds), `updates`, `bytes`, `epsilon`.
         stops: callbacks that end the run at an evaluation.
-        owner: the function that the user called, for messages.
         server_steps: T.
         size: bytes of an update, and of a model that a client downloads.
         why: the limit that determines T; empty if none does.
     """
 
+    owner: str
+    given: Mapping[str, float]
     exact: Mapping[str, float]
-    stops: tuple[Callback, ...] = ()
-    owner: str = "run"
+    stops: tuple[Callback, ...]
     server_steps: int = UNBOUNDED
     size: Traffic = _NOT_COUNTED
     why: str = ""
@@ -121,49 +123,42 @@ class Limited:
             count = min(8 * count, _LARGEST)
         return self.server_steps, ""
 
-    @classmethod
-    def of(cls, owner: str, simulation: Any, server_steps: int | None, until: Any, seed: int) -> Limited:
-        """Constructs the length and the limits of a run.
+    def of_run(self, simulation: Any, server_steps: int | None, seed: int) -> Limited:
+        """Returns the limits with the length of a run.
 
         Args:
-            owner: the function that the user called, for messages.
             simulation: a checked `Simulation`.
             server_steps: T, if given.
-            until: the limits, if given.
             seed: seed of the run.
         """
-        if server_steps is None and until is None:
-            raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600}}")
-        limits = limits_of(owner, until)
-        mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
+        if server_steps is None and not self.given:
+            raise TypeError(f"{self.owner} needs server_steps, or limits such as until={{'time': 3600}}")
+        mechanism = simulation.mechanism() if "epsilon" in self.exact else None
         if mechanism is not None and mechanism.refused:
-            raise UserError(f"{owner}: until epsilon: {mechanism.refused}")
-        steps = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
-        size = simulation.traffic() if "bytes" in limits.exact else limits.size
-        found, why = dataclasses.replace(limits, server_steps=steps, size=size), ""
-        if limits.exact and not simulation.clock_sees_training:
+            raise UserError(f"{self.owner}: until epsilon: {mechanism.refused}")
+        steps = UNBOUNDED if server_steps is None else check_whole(self.owner, "server_steps", server_steps)
+        size = simulation.traffic() if "bytes" in self.exact else self.size
+        found, why = dataclasses.replace(self, server_steps=steps, size=size), ""
+        if self.exact and not simulation.clock_sees_training:
             steps, why = found.ahead(simulation.live(seed), mechanism)
         if steps == UNBOUNDED:
             why = f"{UNBOUNDED:,} server steps are over, and no limit was reached"
         return dataclasses.replace(found, server_steps=steps, why=why)
 
-    def without_training(self, owner: str) -> int:
+    def without_training(self) -> int:
         """Returns T of a schedule that is computed without training.
-
-        Args:
-            owner: the function that the user called, for messages.
 
         Raises:
             ValueError: a limit is only known in training, or no limit is ever reached.
         """
         if names := [name for stop in self.stops for name in getattr(stop, "targets", ["seconds"])]:
             raise UserError(
-                f"{owner}: until {', '.join(names)} is only known in training; expected time, updates, bytes, or "
+                f"{self.owner}: until {', '.join(names)} is only known in training; expected time, updates, bytes, or "
                 "epsilon with delta. Call run(until=...) for it"
             )
         if self.server_steps == UNBOUNDED:
             raise UserError(
-                f"{owner}: no limit is reached in {UNBOUNDED:,} server steps; expected one. Give server_steps"
+                f"{self.owner}: no limit is reached in {UNBOUNDED:,} server steps; expected one. Give server_steps"
             )
         return self.server_steps
 
@@ -205,7 +200,7 @@ def limits_of(owner: str, until: Any) -> Limited:
         ValueError, TypeError: `until` is no mapping of names to numbers, or a number cannot be a limit.
     """
     if until is None:
-        return Limited({})
+        return Limited(owner, {}, {}, ())
     if not isinstance(until, Mapping) or not until:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
@@ -225,7 +220,7 @@ def limits_of(owner: str, until: Any) -> Limited:
         )
     stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
     stops += [Targets(owner, given, _OTHERS)] if given else []
-    return Limited(exact, tuple(stops), owner)
+    return Limited(owner, until, exact, tuple(stops))
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float]:

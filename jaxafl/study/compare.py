@@ -10,16 +10,14 @@ from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers, file_name
-from jaxafl.callbacks.hooks import Labelled
+from jaxafl.callbacks.base import Callback, file_name
 from jaxafl.callbacks.identity import content_of
-from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.options import UserError, check_whole, did_you_mean, named, shown, user_errors
+from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.study.comparison import METHODS, Comparison, compared_at, differing, refuse_data
-from jaxafl.sweep.axes import axes_of
-from jaxafl.sweep.run import SweepOptions, sweep
+from jaxafl.sweep.run import SweepOptions, completed, work_of
 
 T = TypeVar("T")
 
@@ -84,41 +82,21 @@ def compare(
         raise TypeError(f"compare needs name -> Simulation, got {shown(methods)}")
     chosen = seeds_of("compare", seeds)
     limits = dict(until or {})
-    known = limits_of("compare", until)
-    watchers = [*check_callbacks(callbacks), *known.stops]
     steps, every = by_name("server_steps", server_steps, methods), by_name("eval_every", eval_every, methods)
-    recorded = {"diagnostics": options.get("diagnostics", ()), "metrics": options.get("metrics")}
+    given: dict[str, Any] = {**options, "until": until, "callbacks": callbacks}
+    works = {}
     for name, one in methods.items():
-        axes_of(one, {"seed": chosen})
         with user_errors(f"method {name}"):
-            one.check()
-            check_watchers(watchers, [one.as_run(0, 1, one.recording(**recorded), {"seed": 0})] if watchers else [])
-        if (given := steps[name]) is not None:
-            check_whole(f"compare, method {name}", "server_steps", given)
-        elif not known.exact:
-            raise UserError('compare needs server_steps, or a limit of simulated time such as until={"time": 3600}')
-        elif why := one.clock_sees_training:
-            raise UserError(
-                f"compare: the schedule of {name} depends on the training, because {why}: give server_steps"
-            )
+            how = {**given, "eval_every": every[name]}
+            works[name] = work_of(one, {"seed": chosen}, steps[name], how, {"method": name})
     (first, base), *others = methods.items()
     for name, other in others:
         if base.data is not other.data and content_of(base.data) != content_of(other.data):
             refuse_data(first, name, differing(base.data.description, other.data.description) or "other samples")
     folders = _begun(folder, methods, limits)
-    found = {
-        name: sweep(
-            one,
-            {"seed": chosen},
-            steps[name],
-            until=known.exact or None,
-            eval_every=every[name],
-            callbacks=Labelled(watchers, method=name),
-            folder=folders[name],
-            **named_progress(options, name),
-        )
-        for name, one in methods.items()
-    }
+    found = {}
+    for name in methods:  # a finished method releases its schedules
+        found[name] = warned(completed(works.pop(name), folders[name], named_progress(options, name)))
     return Comparison(found, compared_at(limits, found))
 
 

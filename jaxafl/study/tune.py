@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, check_metric
-from jaxafl.callbacks.hooks import Labelled
 from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.curves import check_at, value
+from jaxafl.results.failures import warned
 from jaxafl.results.tables.text import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.study.compare import named_progress, seeds_of
 from jaxafl.sweep.assemble import dimensions
 from jaxafl.sweep.axes import NamedPaths, axes_of
 from jaxafl.sweep.members import Member, members_of
-from jaxafl.sweep.run import SweepOptions, sweep
+from jaxafl.sweep.run import SweepOptions, completed, work_of
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -177,21 +177,17 @@ def tune(
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
     lengths = _lengths(server_steps, shares, factor)
     every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
+    given: dict[str, Any] = {**options, "eval_every": every, "callbacks": watchers}
     path = None if folder is None else check_folder(folder)
     values = np.full((count, len(members), len(chosen)), np.nan)
     spent = np.zeros((count, len(members)))
     results, ties, left = [], [], list(range(len(members)))
     for rung, steps in enumerate(lengths):
-        found = sweep(
-            simulation,
-            {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen},
-            server_steps and steps,
-            until=divided(until, shares[rung], _on_split) or None,
-            eval_every=every,
-            callbacks=Labelled(watchers, rung=rung),
-            folder=path and path / f"rung-{rung}",
-            **named_progress(options, f"rung {rung + 1} of {count}"),
-        )
+        axes = {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen}
+        given["until"] = divided(until, shares[rung], _on_split) or None
+        work = work_of(simulation, axes, server_steps and steps, given, {"rung": rung})
+        shown = named_progress(options, f"rung {rung + 1} of {count}")
+        found = warned(completed(work, path and path / f"rung-{rung}", shown))
         results.append(found)
         lengths[rung] = int(found.final_step.max()) if exact else steps
         values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)

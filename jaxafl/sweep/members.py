@@ -93,9 +93,9 @@ class Work:
         most: most members of a batch per device; `None` chooses the fastest.
         speed: options that change the speed of a run only.
         recording: the recorded quantities of a run.
-        callbacks: callbacks of every member.
-        until: limits of time, updates, bytes or ε.
-        limits: all limits, including those that `callbacks` implement.
+        callbacks: callbacks of every member, those of `limits` included.
+        limits: the limits of each member.
+        labels: of all members, for the callbacks.
         lengths, schedules: of members, by the keys of `shared`.
     """
 
@@ -107,9 +107,9 @@ class Work:
     most: int | None
     speed: Speed
     recording: Recording
-    callbacks: Sequence[Callback] = ()
-    until: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    callbacks: Sequence[Callback]
+    limits: Limited
+    labels: Mapping[str, Any]
     lengths: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
     schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
 
@@ -128,8 +128,8 @@ class Work:
         """T of the longest member. Raises `ValueError` if neither the user nor a limit gives it."""
         if self.given is not None:
             return self.given
-        if not self.until:
-            raise UserError("sweep needs server_steps, or a limit of simulated time such as until={'time': 3600}")
+        if not self.limits.exact:
+            raise UserError('sweep needs server_steps, or a limit of simulated time such as until={"time": 3600}')
         for member in self.members:
             if why := member.simulation.clock_sees_training:
                 raise UserError(f"sweep: the schedule depends on the training, because {why}: give server_steps")
@@ -143,7 +143,7 @@ class Work:
     @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """The fingerprint of the sweep."""
-        limits: dict[str, Any] = {"until": dict(self.limits)} if self.limits else {}
+        limits: dict[str, Any] = {"until": dict(self.limits.given)} if self.limits.given else {}
         if stops := list(filter(None, map(ends_of, self.callbacks))):
             limits["stops"] = stops  # finished members would keep the ends of before
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
@@ -166,7 +166,11 @@ class Work:
             program = *(_key(value) for path, value in member.values.items() if path in static), structure, *form
             along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
-            noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
+            noise = (
+                str(noise_of(member.simulation.client, member.simulation.server))
+                if "epsilon" in self.limits.exact
+                else ""
+            )
             found.append((program, (noise, *places)))
         return found
 
@@ -175,7 +179,7 @@ class Work:
         member, key = self.members[place], self.shared[place]
         if key not in self.lengths:
             with user_errors(member.where):
-                self.lengths[key] = Limited.of("sweep", member.simulation, self.given, self.until or None, member.seed)
+                self.lengths[key] = self.limits.of_run(member.simulation, self.given, member.seed)
         return self.lengths[key]
 
     def schedule_of(self, place: int) -> Schedule | None:
@@ -213,7 +217,7 @@ class Work:
         """Returns the batches of the members of one program; `sharing`: those with one schedule each."""
         first, most = self.members[sharing[0][0]].simulation, self.most
         replies = bool(first.clock_sees_training)
-        in_lockstep = not (self.until or first.server.needs.client_rows or first.server.needs.client_models)
+        in_lockstep = not (self.limits.exact or first.server.needs.client_rows or first.server.needs.client_models)
         # on a CPU, a server that replies gains nothing from members that wait for each other
         alone = on_cpu() and (replies or _num_parameters(first) > _MOST_BATCHED)
         if (most is None and alone) or (replies and not in_lockstep):
@@ -233,7 +237,7 @@ class Work:
     def described(self, members: Sequence[Member], server_steps: int) -> Iterator[Run]:
         """Yields the runs of members for callbacks; none without callbacks."""
         for one in members if self.callbacks else ():
-            yield one.simulation.as_run(one.seed, server_steps, self.recording, one.labels)
+            yield one.simulation.as_run(one.seed, server_steps, self.recording, {**self.labels, **one.labels})
 
     def completed(self, places: Sequence[int], kept: SweepFolder | None, watch: Watch) -> list[xr.Dataset]:
         """Returns the results of the members of a batch, which runs unless the folder of the sweep has them.

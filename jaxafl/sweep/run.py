@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
-from jaxafl.callbacks.hooks import Labelled, SharedOptions, Watch
+from jaxafl.callbacks.hooks import SharedOptions, Watch
 from jaxafl.callbacks.limits import limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device import devices_of
@@ -135,15 +135,64 @@ def sweep(
         >>> dict(grid.loss.sizes)
         {'server.alpha': 2, 'seed': 3, 'evaluation': 3}
     """
+    options: Any = dict(locals())
     path = results.check_path(save, results.BEGINS)
-    begun = time.perf_counter()
+    dataset = completed(work_of(simulation, axes, server_steps, options), folder, options)
+    if path is not None:
+        results.save(dataset, path)
+    return warned(dataset)
+
+
+def work_of(
+    simulation: Any, axes: Any, server_steps: int | None, options: Any, labels: Mapping[str, Any] | None = None
+) -> Work:
+    """Returns the checked definition of a sweep.
+
+    Args:
+        simulation, axes, server_steps: as in `sweep`.
+        options: further options of `sweep`.
+        labels: of all members, for callbacks, such as the method of a comparison.
+
+    Raises:
+        ValueError, TypeError: an axis or a value cannot work.
+    """
     first, varied = axes_of(simulation, axes)
-    recording = first.recording(observe, diagnostics, metrics)
+    recording = first.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
+    together = options.get("together")
     for name, number in {"together": together, "server_steps": server_steps}.items():
         if number is not None:
             check_whole("sweep", name, number)
-    limits = limits_of("sweep", until)
-    chosen = devices_of(devices)
+    limits = limits_of("sweep", options.get("until"))
+    devices = tuple(devices_of(options.get("devices")))
+    work = Work(
+        simulation=first,
+        axes=varied,
+        given=server_steps,
+        eval_every=options.get("eval_every"),
+        seed=options.get("seed", 0),
+        most=together,
+        speed=Speed(options.get("lanes"), options.get("chunk"), options.get("deterministic", False), devices),
+        recording=recording,
+        callbacks=[*check_callbacks(options.get("callbacks", ())), *limits.stops],
+        limits=limits,
+        labels=labels or {},
+    )
+    check_watchers(work.callbacks, work.described(work.members, server_steps or 0))
+    evaluation_interval(work.eval_every, work.server_steps)
+    return work
+
+
+def completed(work: Work, folder: Any, options: SweepOptions) -> xr.Dataset:
+    """Runs the members of a sweep that the folder does not hold, and returns the result.
+
+    Args:
+        work: the sweep.
+        folder: its folder, if it has one.
+        options: further options of `sweep`.
+    """
+    begun = time.perf_counter()
+    devices, executor, part = options.get("devices"), options.get("executor"), options.get("part")
+    chosen, steps, kept = work.speed.devices, work.server_steps, None
     if executor is not None and folder is None:
         raise UserError("sweep(executor=...) needs a folder=..., which all workers see and leave their results in")
     if executor is not None and devices is not None:
@@ -151,22 +200,16 @@ def sweep(
     first_batch, jobs = part or (0, 1)
     if part is not None and (folder is None or not 0 <= first_batch < jobs):
         raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
-    speed = Speed(lanes, chunk, deterministic, tuple(chosen))
-    watchers = Labelled([*check_callbacks(callbacks), *limits.stops], **getattr(callbacks, "labels", {}))
-    how = speed, recording, watchers, limits.exact, dict(until or {})
-    work = Work(first, varied, server_steps, eval_every, seed, together, *how)
-    check_watchers(watchers, work.described(work.members, server_steps or 0))
-    steps, kept = work.server_steps, None
-    evaluation_interval(eval_every, steps)
     if folder is not None:
-        kept = SweepFolder.begun(folder, work.identity, checkpoint_every, work.dims, steps)
+        every = options.get("checkpoint_every", "30s")
+        kept = SweepFolder.begun(folder, work.identity, every, work.dims, steps)
     batches = work.batches(max(1, len(chosen)))[first_batch::jobs]
     left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in left:
             work.schedule_of(place)
-    watching = Watch(reporter_of(progress, f"sweep of {len(work.members)}", steps * len(batches))).recorded()
-    with watching as watch:
+    about = f"sweep of {len(work.members)}", steps * len(batches)
+    with Watch(reporter_of(options.get("progress", False), *about)).recorded() as watch:
         if executor is not None and kept is not None:
             from jaxafl.sweep.executors.tasks import run_in
 
@@ -181,9 +224,7 @@ def sweep(
     if kept and kept.changed:
         dataset.attrs["resumed"] = kept.changed
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
-    if path is not None:
-        results.save(dataset, path)
-    return warned(dataset)
+    return dataset
 
 
 def _run_batches(
