@@ -235,20 +235,19 @@ class Simulation(Stepwise, Summarised):
         limited = limits_of("run", until).of_run(self, server_steps, seed)
         begun, server_steps = time.perf_counter(), limited.server_steps
         callbacks = (*check_callbacks(options.get("callbacks", ())), *limited.stops)
-        keeper = None if folder is None else Checkpoint(folder, options.get("checkpoint_every", "30s"))
         asked = options.get("eval_every")
         every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
         named, progress = f"{self.server.name} on {self.clock.name}", options.get("progress", False)
         watching = Watch(reporter_of(progress, named, server_steps)).recorded()
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
-        chosen, origin = options.get("devices"), None
+        chosen, origin, keeper = options.get("devices"), None, None
         devices = () if chosen is None else tuple(devices_of(chosen))
-        if keeper is not None:
+        if folder is not None:
             kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk)
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
             current = identity(self.summary(), **recording.asked, **kept)
-            keeper.accept(current, server_steps, until)
+            keeper = Checkpoint(folder, options.get("checkpoint_every", "30s"), current, server_steps, until)
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)

@@ -15,7 +15,7 @@ from tyro.conf import Positional
 
 from jaxafl import study
 from jaxafl.callbacks.base import Callback, check_metric
-from jaxafl.callbacks.stopping import check_target
+from jaxafl.callbacks.limits import check_target
 from jaxafl.callbacks.store import check_folder
 from jaxafl.cli.line import Compare, Line, Run, Shared, Sweep, Tune, axes_of, flags_of, make_simulation, parse
 from jaxafl.cli.show import show_result

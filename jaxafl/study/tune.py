@@ -21,8 +21,7 @@ from jaxafl.results.curves import check_at, value
 from jaxafl.results.failures import warned
 from jaxafl.results.tables.text import Cell, table
 from jaxafl.simulation import Simulation
-from jaxafl.study.compare import named_progress, seeds_of
-from jaxafl.sweep.assemble import dimensions
+from jaxafl.study.comparison import seeds_of
 from jaxafl.sweep.axes import NamedPaths, axes_of
 from jaxafl.sweep.members import Member, members_of
 from jaxafl.sweep.run import SweepOptions, completed, work_of
@@ -186,8 +185,8 @@ def tune(
         axes = {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen}
         given["until"] = divided(until, shares[rung], _on_split) or None
         work = work_of(simulation, axes, server_steps and steps, given, {"rung": rung})
-        shown = named_progress(options, f"rung {rung + 1} of {count}")
-        found = warned(completed(work, path and path / f"rung-{rung}", shown))
+        place = path and path / f"rung-{rung}"
+        found = warned(completed(work, place, options, f"rung {rung + 1} of {count}"))
         results.append(found)
         lengths[rung] = int(found.final_step.max()) if exact else steps
         values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)
@@ -308,7 +307,7 @@ def _configurations(simulation: Any, grid: Any) -> list[Member]:
     _, axes = axes_of(simulation, grid)
     if any("seed" in axis.paths for axis in axes):
         raise UserError("tune: seeds are no option to choose; give seeds=...")
-    return members_of(simulation, axes, dimensions(axes), 0)
+    return members_of(simulation, axes, 0)
 
 
 def _dataset(

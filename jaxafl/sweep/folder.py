@@ -75,8 +75,7 @@ class SweepFolder:
         if not is_sweep(path) and any(path.glob("member-*.nc")):
             raise UserError(f"{path} holds results of a sweep, but no {_ABOUT} that says of which; name another folder")
         if is_sweep(path):
-            known = cls(path).about
-            changed = "; ".join(filter(None, (known["changed"], check_identity(path, known["identity"], identity))))
+            changed = check_identity(path, cls(path).about, identity)
         about = {
             "identity": identity,
             "changed": changed,
@@ -108,9 +107,8 @@ class SweepFolder:
 
     def checkpoint(self, places: Sequence[int]) -> Checkpoint:
         """Returns the checkpoint of a batch."""
-        checkpoint = Checkpoint(self.batch(places), self.about["every"], list(places))
-        checkpoint.accept(self.about["identity"], self.about["steps"])
-        return checkpoint
+        about = self.about
+        return Checkpoint(self.batch(places), about["every"], about["identity"], about["steps"], in_sweep=True)
 
     def keep(self, places: Sequence[int], found: Sequence[xr.Dataset]) -> None:
         """Writes the results of a batch and deletes its checkpoints."""

@@ -15,8 +15,7 @@ from jaxafl.callbacks.base import Callback, Run
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Hook, Watch, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.limits import Limited
-from jaxafl.callbacks.stopping import ends_of
+from jaxafl.callbacks.limits import Limited, ends_of
 from jaxafl.clock import Schedule
 from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
@@ -60,9 +59,9 @@ class Member:
         return f"in the sweep at {', '.join(f'{name}={label}' for name, label in self.labels.items())}"
 
 
-def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Dimensions, seed: int) -> list[Member]:
+def members_of(simulation: Simulation, axes: Sequence[Axis], seed: int) -> list[Member]:
     """Returns all combinations of values, checked."""
-    members = []
+    members, dims = [], dimensions(axes)
     for position in np.ndindex(*(len(axis.rows) for axis in axes)):
         labels: dict[str, Any] = {}
         values: dict[str, Any] = {}
@@ -121,7 +120,7 @@ class Work:
     @functools.cached_property
     def members(self) -> list[Member]:
         """The members, in the order of the grid (the last axis fastest)."""
-        return members_of(self.simulation, self.axes, self.dims, self.seed)
+        return members_of(self.simulation, self.axes, self.seed)
 
     @functools.cached_property
     def server_steps(self) -> int:
@@ -158,6 +157,7 @@ class Work:
     def shared(self) -> list[tuple[Any, Any]]:
         """For each member, keys that are equal for members with the same program, and with the same schedule."""
         paths = [path for axis in self.axes for path in axis.paths if path != "seed"]
+        accounted = "epsilon" in self.limits.exact
         static = {path for path in paths if is_static_path(self.members[0].simulation, path)}
         found = []
         for member in self.members:
@@ -166,12 +166,8 @@ class Work:
             program = *(_key(value) for path, value in member.values.items() if path in static), structure, *form
             along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
-            noise = (
-                str(noise_of(member.simulation.client, member.simulation.server))
-                if "epsilon" in self.limits.exact
-                else ""
-            )
-            found.append((program, (noise, *places)))
+            noise = noise_of(member.simulation.client, member.simulation.server) if accounted else ""
+            found.append((program, (str(noise), *places)))
         return found
 
     def limited(self, place: int) -> Limited:

@@ -182,13 +182,14 @@ def work_of(
     return work
 
 
-def completed(work: Work, folder: Any, options: SweepOptions) -> xr.Dataset:
+def completed(work: Work, folder: Any, options: SweepOptions, name: str = "") -> xr.Dataset:
     """Runs the members of a sweep that the folder does not hold, and returns the result.
 
     Args:
         work: the sweep.
         folder: its folder, if it has one.
         options: further options of `sweep`.
+        name: what `progress=True` shows before the name of the sweep.
     """
     begun = time.perf_counter()
     devices, executor, part = options.get("devices"), options.get("executor"), options.get("part")
@@ -208,8 +209,10 @@ def completed(work: Work, folder: Any, options: SweepOptions) -> xr.Dataset:
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in left:
             work.schedule_of(place)
-    about = f"sweep of {len(work.members)}", steps * len(batches)
-    with Watch(reporter_of(options.get("progress", False), *about)).recorded() as watch:
+    progress = options.get("progress", False)
+    progress = name or True if progress is True else progress
+    reporter = reporter_of(progress, f"sweep of {len(work.members)}", steps * len(batches))
+    with Watch(reporter).recorded() as watch:
         if executor is not None and kept is not None:
             from jaxafl.sweep.executors.tasks import run_in
 
