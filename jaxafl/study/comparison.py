@@ -35,7 +35,8 @@ from jaxafl.simulation import Simulation
 from jaxafl.study.paired import Difference, Summary, TimeTo, difference, summary
 from jaxafl.study.paired import time_to as time_to_target
 from jaxafl.sweep.folder import gather
-from jaxafl.sweep.run import SweepOptions, completed, work_of
+from jaxafl.sweep.members import Work
+from jaxafl.sweep.run import SweepOptions, completed
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -318,7 +319,7 @@ def compare(
     for name, one in methods.items():
         with user_errors(f"method {name}"):
             how = {**given, "eval_every": every[name]}
-            works[name] = work_of(one, {"seed": chosen}, steps[name], how, {"method": name})
+            works[name] = Work(one, {"seed": chosen}, steps[name], how, {"method": name})
     (first, base), *others = methods.items()
     for name, other in others:
         if base.data is not other.data and content_of(base.data) != content_of(other.data):

@@ -22,9 +22,9 @@ from jaxafl.results.failures import warned
 from jaxafl.results.tables.text import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.study.comparison import seeds_of
-from jaxafl.sweep.axes import NamedPaths, axes_of
-from jaxafl.sweep.members import Member, members_of
-from jaxafl.sweep.run import SweepOptions, completed, work_of
+from jaxafl.sweep.axes import Axis, NamedPaths, axes_of
+from jaxafl.sweep.members import Member, Work, members_of
+from jaxafl.sweep.run import SweepOptions, completed
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -167,7 +167,8 @@ def tune(
     check_at(at)
     metric = _on_split(metric)
     watchers = check_callbacks(callbacks)
-    members = _configurations(simulation, grid)
+    varied = _axes(simulation, grid)
+    members = members_of(simulation, varied, 0)
     paths = NamedPaths(members[0].values, _CONFIGURATION)
     _check_split(members, [metric, *map(_on_split, until or ())], watchers)
     lower = _lower(members, metric, options.get("metrics"))
@@ -184,7 +185,7 @@ def tune(
     for rung, steps in enumerate(lengths):
         axes = {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen}
         given["until"] = divided(until, shares[rung], _on_split) or None
-        work = work_of(simulation, axes, server_steps and steps, given, {"rung": rung})
+        work = Work(simulation, axes, server_steps and steps, given, {"rung": rung})
         place = path and path / f"rung-{rung}"
         found = warned(completed(work, place, options, f"rung {rung + 1} of {count}"))
         results.append(found)
@@ -203,7 +204,7 @@ def tune(
     words = dataset[_CONFIGURATION].values
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
-    edges = _edges(simulation, grid, members[best].values)
+    edges = _edges(varied, members[best].values)
     told = f"{'; '.join(ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
     tied = told if ties else ""
     tuned = Tuned(members[best].values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
@@ -232,10 +233,10 @@ def _tied(scores: np.ndarray, going_on: int, rung: int) -> list[str]:
     return [f"{(scores == last).sum()} configurations have the score {last:.4g} in rung {rung + 1}"]
 
 
-def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[str, ...]:
+def _edges(axes: Sequence[Axis], best: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns a description of each option with the best value at an edge of its grid of numbers."""
     found = []
-    for axis in axes_of(simulation, grid)[1]:
+    for axis in axes:
         path, column = axis.paths[0], axis.column(axis.paths[0]) if len(axis.paths) == 1 else []
         values = {one for one in column if isinstance(one, int | float | np.number) and not isinstance(one, bool)}
         for place, edge in (("smallest", min), ("largest", max)) if len(values) > 1 else ():
@@ -298,8 +299,8 @@ def _check_split(members: Sequence[Member], judging: list[str], watchers: Sequen
             )
 
 
-def _configurations(simulation: Any, grid: Any) -> list[Member]:
-    """Returns the checked configurations."""
+def _axes(simulation: Any, grid: Any) -> list[Axis]:
+    """Returns the checked axes of the configurations."""
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
@@ -307,7 +308,7 @@ def _configurations(simulation: Any, grid: Any) -> list[Member]:
     _, axes = axes_of(simulation, grid)
     if any("seed" in axis.paths for axis in axes):
         raise UserError("tune: seeds are no option to choose; give seeds=...")
-    return members_of(simulation, axes, 0)
+    return axes
 
 
 def _dataset(

@@ -76,13 +76,7 @@ class SweepFolder:
             raise UserError(f"{path} holds results of a sweep, but no {_ABOUT} that says of which; name another folder")
         if is_sweep(path):
             changed = check_identity(path, cls(path).about, identity)
-        about = {
-            "identity": identity,
-            "changed": changed,
-            "every": every,
-            "dims": dims,
-            "steps": steps,
-        }
+        about = {"identity": identity, "changed": changed, "every": every, "dims": dims, "steps": steps}
         with replacing(path / _ABOUT) as unfinished:
             unfinished.write_text(json.dumps(about, indent=1, default=str))
         if done := len(list(path.glob("member-*.nc"))):

@@ -5,30 +5,31 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, Run
+from jaxafl.callbacks.base import Run, check_callbacks, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.hooks import Hook, Watch, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.limits import Limited, ends_of
+from jaxafl.callbacks.limits import Limited, ends_of, limits_of
 from jaxafl.clock import Schedule
+from jaxafl.device import devices_of
 from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.planned import Planned
-from jaxafl.engine.problem import Recording, Speed
+from jaxafl.engine.problem import Speed
 from jaxafl.engine.replying import Replying
 from jaxafl.engine.state import shapes_of_model
 from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import Dimensions, dimensions
-from jaxafl.sweep.axes import Axis, is_static_path, replace_at
+from jaxafl.sweep.axes import Axis, axes_of, is_static_path, replace_at
 from jaxafl.sweep.folder import SweepFolder
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
@@ -79,38 +80,55 @@ def members_of(simulation: Simulation, axes: Sequence[Axis], seed: int) -> list[
     return members
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Work:
-    """The definition of a sweep that all its processes and devices share.
+    """The checked definition of a sweep, which all its processes and devices share.
 
     Attributes:
         simulation: the simulation to vary.
         axes: the axes.
         given: T, if the user gave it; `None` if the limits determine it.
-        eval_every: server steps between evaluations, if the user gave them.
+        labels: of all members, for the callbacks, such as the method of a comparison.
         seed: seed of the members, unless it is an axis.
         most: most members of a batch per device; `None` chooses the fastest.
         speed: options that change the speed of a run only.
         recording: the recorded quantities of a run.
-        callbacks: callbacks of every member, those of `limits` included.
         limits: the limits of each member.
-        labels: of all members, for the callbacks.
+        callbacks: callbacks of every member, those of `limits` included.
         lengths, schedules: of members, by the keys of `shared`.
+        every: server steps between evaluations.
     """
 
-    simulation: Simulation
-    axes: Sequence[Axis]
-    given: int | None
-    eval_every: int | None
-    seed: int
-    most: int | None
-    speed: Speed
-    recording: Recording
-    callbacks: Sequence[Callback]
-    limits: Limited
-    labels: Mapping[str, Any]
-    lengths: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
-    schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
+    def __init__(self, simulation: Any, axes: Any, server_steps: int | None, options: Any, labels: Any = None) -> None:
+        """
+        Args:
+            simulation, axes, server_steps: as in `sweep`.
+            options: further options of `sweep`.
+            labels: see above.
+
+        Raises:
+            ValueError, TypeError: an axis or a value cannot work.
+        """
+        self.simulation, self.axes = axes_of(simulation, axes)
+        self.given, self.labels = server_steps, labels or {}
+        self.seed, self.most = options.get("seed", 0), options.get("together")
+        for name, number in {"together": self.most, "server_steps": server_steps}.items():
+            if number is not None:
+                check_whole("sweep", name, number)
+        asked = options.get("observe"), options.get("diagnostics", ()), options.get("metrics")
+        self.recording = self.simulation.recording(*asked)
+        self.limits = limits_of("sweep", options.get("until"))
+        devices = tuple(devices_of(options.get("devices")))
+        self.speed = Speed(options.get("lanes"), options.get("chunk"), options.get("deterministic", False), devices)
+        self.callbacks = [*check_callbacks(options.get("callbacks", ())), *self.limits.stops]
+        self.lengths: dict[Any, Limited] = {}
+        self.schedules: dict[Any, Schedule] = {}
+        check_watchers(self.callbacks, self.described(self.members, server_steps or 0))
+        self.every = evaluation_interval(options.get("eval_every"), self.server_steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the attributes for other processes, without members and schedules, which these make themselves."""
+        kept = {name: value for name, value in vars(self).items() if name not in ("members", "shared")}
+        return kept | {"lengths": {}, "schedules": {}}
 
     @functools.cached_property
     def dims(self) -> Dimensions:
@@ -133,11 +151,6 @@ class Work:
             if why := member.simulation.clock_sees_training:
                 raise UserError(f"sweep: the schedule depends on the training, because {why}: give server_steps")
         return max(self.limited(place).server_steps for place in range(len(self.members)))
-
-    @functools.cached_property
-    def every(self) -> int:
-        """Server steps between evaluations."""
-        return evaluation_interval(self.eval_every, self.server_steps)
 
     @functools.cached_property
     def identity(self) -> dict[str, Any]:

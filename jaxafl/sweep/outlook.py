@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxafl.sweep.run import at_once, work_of
+from jaxafl.sweep.members import Work
+from jaxafl.sweep.run import at_once
 
 _LONG_ENOUGH = 0.5  # seconds of server steps that are timed
 
@@ -52,7 +53,7 @@ def outlook(
         workers: number of workers of an executor, each as fast as this process.
     """
     how = dict(eval_every=eval_every, seed=seed, lanes=lanes, chunk=chunk, devices=devices)
-    work = work_of(simulation, axes, server_steps, how)
+    work = Work(simulation, axes, server_steps, how)
     chosen = work.speed.devices
     batches = work.batches(max(1, len(chosen)))
     here = at_once(devices, chosen, work.bytes(range(len(work.members))))

@@ -9,25 +9,20 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import jax
 import jax.numpy as jnp
 
 from jaxafl import results
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
+from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.hooks import SharedOptions, Watch
-from jaxafl.callbacks.limits import limits_of
-from jaxafl.callbacks.progress import Reporter, reporter_of
-from jaxafl.device import devices_of
+from jaxafl.callbacks.progress import reporter_of
 from jaxafl.device.hardware import host_bytes
-from jaxafl.engine.check import evaluation_interval
-from jaxafl.engine.problem import Observe, Speed
-from jaxafl.options import UserError, check_whole, named, shown
+from jaxafl.options import UserError, named, shown
 from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
-from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.folder import SweepFolder, gather
 from jaxafl.sweep.members import Work
 
@@ -52,21 +47,10 @@ def sweep(
     until: Mapping[str, float] | None = None,
     eval_every: int | None = None,
     seed: int = 0,
-    together: int | None = None,
-    lanes: int | None = None,
-    chunk: int | None = None,
-    observe: Observe | None = None,
-    diagnostics: str | Sequence[str] = (),
-    metrics: Mapping[str, Any] | None = None,
-    progress: bool | str | Reporter = False,
     save: str | None = None,
-    deterministic: bool = False,
     callbacks: Sequence[Callback] | Callback = (),
     folder: str | os.PathLike[str] | None = None,
-    checkpoint_every: int | str = "30s",
-    devices: Any = None,
-    executor: Any = None,
-    part: tuple[int, int] | None = None,
+    **options: Unpack[SweepOptions],
 ) -> xr.Dataset:
     """Runs a simulation for every combination of values.
 
@@ -91,14 +75,15 @@ def sweep(
         until: limits of each member, as in `Simulation.run`.
         eval_every: server steps between evaluations, 20 by default.
         seed: seed of all members, unless `"seed"` is an axis.
+        save: path of a NetCDF file to write, as in `Simulation.run`; checked before the first run.
+        callbacks: as in `Simulation.run`; every member gets copies.
+        folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
+        **options: the options below, which `jaxafl.compare` takes as well, and `jaxafl.tune` all but `part`.
         together: most members of a batch per device; memory grows with it. `None` chooses as described above.
         lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes at once.
         observe, diagnostics, metrics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
-        save: path of a NetCDF file to write, as in `Simulation.run`; checked before the first run.
         deterministic: as in `Simulation.run`.
-        callbacks: as in `Simulation.run`; every member gets copies.
-        folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
         checkpoint_every: as in `Simulation.run`.
         devices: devices of this process: `"all"`, a number or a list; `None` takes JAX's default device. They run
             batches concurrently. A CPU with `None` or `"all"` runs one batch per core
@@ -135,51 +120,12 @@ def sweep(
         >>> dict(grid.loss.sizes)
         {'server.alpha': 2, 'seed': 3, 'evaluation': 3}
     """
-    options: Any = dict(locals())
     path = results.check_path(save, results.BEGINS)
-    dataset = completed(work_of(simulation, axes, server_steps, options), folder, options)
+    given = {**options, "until": until, "eval_every": eval_every, "seed": seed, "callbacks": callbacks}
+    dataset = completed(Work(simulation, axes, server_steps, given), folder, options)
     if path is not None:
         results.save(dataset, path)
     return warned(dataset)
-
-
-def work_of(
-    simulation: Any, axes: Any, server_steps: int | None, options: Any, labels: Mapping[str, Any] | None = None
-) -> Work:
-    """Returns the checked definition of a sweep.
-
-    Args:
-        simulation, axes, server_steps: as in `sweep`.
-        options: further options of `sweep`.
-        labels: of all members, for callbacks, such as the method of a comparison.
-
-    Raises:
-        ValueError, TypeError: an axis or a value cannot work.
-    """
-    first, varied = axes_of(simulation, axes)
-    recording = first.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
-    together = options.get("together")
-    for name, number in {"together": together, "server_steps": server_steps}.items():
-        if number is not None:
-            check_whole("sweep", name, number)
-    limits = limits_of("sweep", options.get("until"))
-    devices = tuple(devices_of(options.get("devices")))
-    work = Work(
-        simulation=first,
-        axes=varied,
-        given=server_steps,
-        eval_every=options.get("eval_every"),
-        seed=options.get("seed", 0),
-        most=together,
-        speed=Speed(options.get("lanes"), options.get("chunk"), options.get("deterministic", False), devices),
-        recording=recording,
-        callbacks=[*check_callbacks(options.get("callbacks", ())), *limits.stops],
-        limits=limits,
-        labels=labels or {},
-    )
-    check_watchers(work.callbacks, work.described(work.members, server_steps or 0))
-    evaluation_interval(work.eval_every, work.server_steps)
-    return work
 
 
 def completed(work: Work, folder: Any, options: SweepOptions, name: str = "") -> xr.Dataset:
@@ -219,7 +165,7 @@ def completed(work: Work, folder: Any, options: SweepOptions, name: str = "") ->
             run_in(executor, work, batches, kept, watch)
         else:
             count = at_once(devices, chosen, work.bytes(left))
-            ended = _run_batches(work, batches, kept, chosen, count, watch)
+            ended = _run_batches(work, batches, kept, count, watch)
     if kept is not None and (executor is not None or part is not None):
         dataset = gather(kept.path)
     else:
@@ -231,12 +177,7 @@ def completed(work: Work, folder: Any, options: SweepOptions, name: str = "") ->
 
 
 def _run_batches(
-    work: Work,
-    batches: Sequence[Sequence[int]],
-    kept: SweepFolder | None,
-    devices: Sequence[Any],
-    count: int,
-    watch: Watch,
+    work: Work, batches: Sequence[Sequence[int]], kept: SweepFolder | None, count: int, watch: Watch
 ) -> dict[int, xr.Dataset]:
     """Runs batches in this process, `count` at once, and returns index of a member -> its result.
 
@@ -252,6 +193,7 @@ def _run_batches(
             ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
             raise
 
+    devices = work.speed.devices
     pool = threads(devices, count) if count > 1 else None
     try:
         if pool is not None:

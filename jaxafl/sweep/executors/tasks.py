@@ -6,7 +6,6 @@ results there, so that finished tasks are skipped.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
 import pickle
@@ -85,8 +84,7 @@ def run_in(executor: Any, work: Work, batches: Sequence[Sequence[int]], kept: Sw
     """
     import cloudpickle
 
-    # without members and schedules
-    task = dataclasses.replace(work), [list(places) for places in batches], jnp.result_type(float) == jnp.float64
+    task = work, [list(places) for places in batches], jnp.result_type(float) == jnp.float64
     with replacing(kept.path / _WORK) as unfinished:
         unfinished.write_bytes(cloudpickle.dumps(task))
     pool = executor if hasattr(executor, "submit") else executor()
