@@ -65,7 +65,9 @@ class Checkpoint:
         if (self.folder / "sweep.json").exists():
             raise UserError(f"{self.folder} is the folder of a sweep; name another one")
         self.steps, self.interval = interval_of(every)
-        self.identity, self.server_steps, self.until = identity, server_steps, dict(until or {})
+        self.identity = identity
+        self.server_steps = server_steps
+        self.until = dict(until or {})
         self.in_sweep = in_sweep
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN

@@ -75,7 +75,8 @@ class Watch:
     """
 
     def __init__(self, reporter: Reporter | None = None) -> None:
-        self.reporter, self.noticed = reporter, 0
+        self.reporter = reporter
+        self.noticed = 0
         self.reports: dict[Hook, tuple[int, int, float]] = {}
 
     @contextlib.contextmanager
@@ -134,7 +135,8 @@ class Hook:
             runs: the runs of the execution, for the callbacks; none without callbacks.
             checkpoint: the checkpoint, if there is one.
         """
-        self.watch, self.checkpoint = watch or Watch(), checkpoint
+        self.watch = watch or Watch()
+        self.checkpoint = checkpoint
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
         self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]

@@ -40,13 +40,18 @@ class _Shown(Reporter):
     """
 
     def __init__(self, name: str, server_steps: int | None) -> None:
-        self.name, self.total, self.done = name, server_steps, 0
+        self.name = name
+        self.total = server_steps
+        self.done = 0
         self.begun = self.last = time.monotonic()
         self.first: tuple[int, float] | None = None  # server steps and time of the first report
-        self.rate, self.metrics = "compiling", dict[str, float]()
+        self.rate = "compiling"
+        self.metrics: dict[str, float] = {}
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.done, self.rate, self.last = done, f"{updates_per_second:,.0f} updates/s", time.monotonic()
+        self.done = done
+        self.rate = f"{updates_per_second:,.0f} updates/s"
+        self.last = time.monotonic()
         order = sorted(metrics, key=lambda name: name != "accuracy")
         self.metrics = {name: metrics[name] for name in order} or self.metrics
         self.first = self.first or (done, self.last)
@@ -116,7 +121,8 @@ class Lines(_Shown):
 
     def __init__(self, name: str, server_steps: int | None, every: float = EVERY) -> None:
         super().__init__(name, server_steps)
-        self._every, self._written = every, self.begun
+        self._every = every
+        self._written = self.begun
 
     def __enter__(self) -> Lines:
         self._write(self.line())

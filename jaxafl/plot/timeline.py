@@ -190,7 +190,8 @@ def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, unt
     """Draws one panel; the limits are those of `timeline`."""
     if "run" not in set(runs.bars.kind):
         raise UserError(f"nobody arrived in {title or 'this result'}; there is no timeline")
-    number, total = len(runs.labels), runs.steps[-1]
+    number = len(runs.labels)
+    total = runs.steps[-1]
     clients = thin(number, max_clients)
     bars = runs.bars[np.isin(runs.bars.client, clients)]
     end = total if until is None else until

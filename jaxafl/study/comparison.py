@@ -317,9 +317,9 @@ def compare(
     given: dict[str, Any] = {**options, "until": until, "callbacks": callbacks}
     works = {}
     for name, one in methods.items():
+        labels = {"method": name}
         with user_errors(f"method {name}"):
-            how = {**given, "eval_every": every[name]}
-            works[name] = Work(one, {"seed": chosen}, steps[name], how, {"method": name})
+            works[name] = Work(one, {"seed": chosen}, steps[name], eval_every=every[name], labels=labels, **given)
     (first, base), *others = methods.items()
     for name, other in others:
         if base.data is not other.data and content_of(base.data) != content_of(other.data):
@@ -327,7 +327,7 @@ def compare(
     folders = _begun(folder, methods, limits)
     found = {}
     for name in methods:  # a finished method releases its schedules
-        found[name] = warned(completed(works.pop(name), folders[name], options, name))
+        found[name] = warned(completed(works.pop(name), folders[name], name=name, **options))
     return Comparison(found, compared_at(limits, found))
 
 

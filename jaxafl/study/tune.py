@@ -181,13 +181,15 @@ def tune(
     path = None if folder is None else check_folder(folder)
     values = np.full((count, len(members), len(chosen)), np.nan)
     spent = np.zeros((count, len(members)))
-    results, ties, left = [], [], list(range(len(members)))
+    results = []
+    ties: list[str] = []
+    left = list(range(len(members)))
     for rung, steps in enumerate(lengths):
         axes = {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen}
         given["until"] = divided(until, shares[rung], _on_split) or None
-        work = Work(simulation, axes, server_steps and steps, given, {"rung": rung})
+        work = Work(simulation, axes, server_steps and steps, labels={"rung": rung}, **given)
         place = path and path / f"rung-{rung}"
-        found = warned(completed(work, place, options, f"rung {rung + 1} of {count}"))
+        found = warned(completed(work, place, name=f"rung {rung + 1} of {count}", **options))
         results.append(found)
         lengths[rung] = int(found.final_step.max()) if exact else steps
         values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)

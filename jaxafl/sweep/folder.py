@@ -143,7 +143,8 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
         ValueError: the folder holds no sweep, no member is finished, or a file is damaged.
     """
     kept = SweepFolder(folder)
-    dims, steps = kept.about["dims"], kept.about["steps"]
+    dims = kept.about["dims"]
+    steps = kept.about["steps"]
     axes, sizes = zip(*shape_of(dims).items(), strict=True)
     places = range(math.prod(sizes))
     found = {place: results.load(kept.file(place)) for place in places if kept.are_finished([place])}

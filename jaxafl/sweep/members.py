@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -62,7 +62,8 @@ class Member:
 
 def members_of(simulation: Simulation, axes: Sequence[Axis], seed: int) -> list[Member]:
     """Returns all combinations of values, checked."""
-    members, dims = [], dimensions(axes)
+    members = []
+    dims = dimensions(axes)
     for position in np.ndindex(*(len(axis.rows) for axis in axes)):
         labels: dict[str, Any] = {}
         values: dict[str, Any] = {}
@@ -98,32 +99,53 @@ class Work:
         every: server steps between evaluations.
     """
 
-    def __init__(self, simulation: Any, axes: Any, server_steps: int | None, options: Any, labels: Any = None) -> None:
+    def __init__(
+        self,
+        simulation: Any,
+        axes: Any,
+        server_steps: int | None,
+        *,
+        labels: Mapping[str, Any] | None = None,
+        until: Any = None,
+        eval_every: int | None = None,
+        seed: int = 0,
+        together: int | None = None,
+        lanes: int | None = None,
+        chunk: int | None = None,
+        deterministic: bool = False,
+        devices: Any = None,
+        observe: Any = None,
+        diagnostics: str | Sequence[str] = (),
+        metrics: Any = None,
+        callbacks: Any = (),
+        **others: Any,
+    ) -> None:
         """
         Args:
-            simulation, axes, server_steps: as in `sweep`.
-            options: further options of `sweep`.
+            simulation, axes, server_steps, until, eval_every, seed, together, lanes, chunk, deterministic, devices,
+                observe, diagnostics, metrics, callbacks: as in `sweep`.
             labels: see above.
+            **others: options of `sweep` that do not define it.
 
         Raises:
             ValueError, TypeError: an axis or a value cannot work.
         """
         self.simulation, self.axes = axes_of(simulation, axes)
-        self.given, self.labels = server_steps, labels or {}
-        self.seed, self.most = options.get("seed", 0), options.get("together")
-        for name, number in {"together": self.most, "server_steps": server_steps}.items():
+        self.given = server_steps
+        self.labels = labels or {}
+        self.seed = seed
+        self.most = together
+        for name, number in {"together": together, "server_steps": server_steps}.items():
             if number is not None:
                 check_whole("sweep", name, number)
-        asked = options.get("observe"), options.get("diagnostics", ()), options.get("metrics")
-        self.recording = self.simulation.recording(*asked)
-        self.limits = limits_of("sweep", options.get("until"))
-        devices = tuple(devices_of(options.get("devices")))
-        self.speed = Speed(options.get("lanes"), options.get("chunk"), options.get("deterministic", False), devices)
-        self.callbacks = [*check_callbacks(options.get("callbacks", ())), *self.limits.stops]
+        self.recording = self.simulation.recording(observe, diagnostics, metrics)
+        self.limits = limits_of("sweep", until)
+        self.speed = Speed(lanes, chunk, deterministic, tuple(devices_of(devices)))
+        self.callbacks = [*check_callbacks(callbacks), *self.limits.stops]
         self.lengths: dict[Any, Limited] = {}
         self.schedules: dict[Any, Schedule] = {}
         check_watchers(self.callbacks, self.described(self.members, server_steps or 0))
-        self.every = evaluation_interval(options.get("eval_every"), self.server_steps)
+        self.every = evaluation_interval(eval_every, self.server_steps)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the attributes for other processes, without members and schedules, which these make themselves."""

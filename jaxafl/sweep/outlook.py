@@ -52,8 +52,8 @@ def outlook(
         simulation, axes, server_steps, eval_every, seed, lanes, chunk, devices: as in `sweep`.
         workers: number of workers of an executor, each as fast as this process.
     """
-    how = dict(eval_every=eval_every, seed=seed, lanes=lanes, chunk=chunk, devices=devices)
-    work = Work(simulation, axes, server_steps, how)
+    options: Any = dict(locals())
+    work = Work(**options)
     chosen = work.speed.devices
     batches = work.batches(max(1, len(chosen)))
     here = at_once(devices, chosen, work.bytes(range(len(work.members))))

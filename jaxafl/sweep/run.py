@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jaxafl import results
 from jaxafl.callbacks.base import Callback
 from jaxafl.callbacks.hooks import SharedOptions, Watch
-from jaxafl.callbacks.progress import reporter_of
+from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.device.hardware import host_bytes
+from jaxafl.engine.problem import Observe
 from jaxafl.options import UserError, named, shown
 from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
@@ -47,10 +48,21 @@ def sweep(
     until: Mapping[str, float] | None = None,
     eval_every: int | None = None,
     seed: int = 0,
+    together: int | None = None,
+    lanes: int | None = None,
+    chunk: int | None = None,
+    observe: Observe | None = None,
+    diagnostics: str | Sequence[str] = (),
+    metrics: Mapping[str, Any] | None = None,
+    progress: bool | str | Reporter = False,
     save: str | None = None,
+    deterministic: bool = False,
     callbacks: Sequence[Callback] | Callback = (),
     folder: str | os.PathLike[str] | None = None,
-    **options: Unpack[SweepOptions],
+    checkpoint_every: int | str = "30s",
+    devices: Any = None,
+    executor: Any = None,
+    part: tuple[int, int] | None = None,
 ) -> xr.Dataset:
     """Runs a simulation for every combination of values.
 
@@ -78,7 +90,6 @@ def sweep(
         save: path of a NetCDF file to write, as in `Simulation.run`; checked before the first run.
         callbacks: as in `Simulation.run`; every member gets copies.
         folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
-        **options: the options below, which `jaxafl.compare` takes as well, and `jaxafl.tune` all but `part`.
         together: most members of a batch per device; memory grows with it. `None` chooses as described above.
         lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes at once.
         observe, diagnostics, metrics: as in `Simulation.run`.
@@ -120,26 +131,39 @@ def sweep(
         >>> dict(grid.loss.sizes)
         {'server.alpha': 2, 'seed': 3, 'evaluation': 3}
     """
+    options: Any = dict(locals())
     path = results.check_path(save, results.BEGINS)
-    given = {**options, "until": until, "eval_every": eval_every, "seed": seed, "callbacks": callbacks}
-    dataset = completed(Work(simulation, axes, server_steps, given), folder, options)
+    dataset = completed(Work(**options), **options)
     if path is not None:
         results.save(dataset, path)
     return warned(dataset)
 
 
-def completed(work: Work, folder: Any, options: SweepOptions, name: str = "") -> xr.Dataset:
+def completed(
+    work: Work,
+    folder: Any = None,
+    *,
+    checkpoint_every: int | str = "30s",
+    progress: bool | str | Reporter = False,
+    devices: Any = None,
+    executor: Any = None,
+    part: tuple[int, int] | None = None,
+    name: str = "",
+    **others: Any,
+) -> xr.Dataset:
     """Runs the members of a sweep that the folder does not hold, and returns the result.
 
     Args:
         work: the sweep.
         folder: its folder, if it has one.
-        options: further options of `sweep`.
+        checkpoint_every, progress, devices, executor, part: as in `sweep`.
         name: what `progress=True` shows before the name of the sweep.
+        **others: options of `sweep` that `work` has taken.
     """
     begun = time.perf_counter()
-    devices, executor, part = options.get("devices"), options.get("executor"), options.get("part")
-    chosen, steps, kept = work.speed.devices, work.server_steps, None
+    chosen = work.speed.devices
+    steps = work.server_steps
+    kept = None
     if executor is not None and folder is None:
         raise UserError("sweep(executor=...) needs a folder=..., which all workers see and leave their results in")
     if executor is not None and devices is not None:
@@ -148,15 +172,14 @@ def completed(work: Work, folder: Any, options: SweepOptions, name: str = "") ->
     if part is not None and (folder is None or not 0 <= first_batch < jobs):
         raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
     if folder is not None:
-        every = options.get("checkpoint_every", "30s")
-        kept = SweepFolder.begun(folder, work.identity, every, work.dims, steps)
+        kept = SweepFolder.begun(folder, work.identity, checkpoint_every, work.dims, steps)
     batches = work.batches(max(1, len(chosen)))[first_batch::jobs]
     left = [place for places in batches for place in places if not (kept and kept.are_finished(places))]
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in left:
             work.schedule_of(place)
-    progress = options.get("progress", False)
-    progress = name or True if progress is True else progress
+    if progress is True and name:
+        progress = name
     reporter = reporter_of(progress, f"sweep of {len(work.members)}", steps * len(batches))
     with Watch(reporter).recorded() as watch:
         if executor is not None and kept is not None:
