@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import importlib
@@ -18,9 +17,9 @@ import numpy as np
 from jaxafl import results
 from jaxafl.callbacks.base import Callback, Run, check_callbacks
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, Interrupts, RunOptions, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, RunOptions, Watch, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.limits import Limited
+from jaxafl.callbacks.limits import Limited, limits_of
 from jaxafl.callbacks.progress import Reporter, reporter_of
 from jaxafl.client import Client, Traffic, traffic
 from jaxafl.client.attack.contract import Attack
@@ -127,7 +126,7 @@ class Simulation(Stepwise, Summarised):
             raise ValueError(
                 f"the schedule of {self.server.name} depends on the training, because {why}; run() returns it"
             )
-        steps = Limited.of("schedule", self, server_steps, until, seed).without_training("schedule")
+        steps = limits_of("schedule", until).of_run(self, server_steps, seed).without_training()
         return dataclasses.replace(self.compute_schedule(steps, seed), mechanism=self.mechanism, traffic=self.traffic)
 
     def live(self, seed: int) -> Live:
@@ -233,29 +232,28 @@ class Simulation(Stepwise, Summarised):
     def _run(self, server_steps: int | None, finish: Callable[[Trained], Any], options: RunOptions) -> Any:
         self.check()
         seed, until, folder = options.get("seed", 0), options.get("until"), options.get("folder")
-        limited = Limited.of("run", self, server_steps, until, seed)
+        limited = limits_of("run", until).of_run(self, server_steps, seed)
         begun, server_steps = time.perf_counter(), limited.server_steps
         callbacks = (*check_callbacks(options.get("callbacks", ())), *limited.stops)
-        keeper = None if folder is None else Checkpoint(folder, options.get("checkpoint_every", "30s"))
         asked = options.get("eval_every")
         every = evaluation_interval(asked, server_steps)
         recording = self.recording(options.get("observe"), options.get("diagnostics", ()), options.get("metrics"))
         named, progress = f"{self.server.name} on {self.clock.name}", options.get("progress", False)
-        reporter = None if progress is False else reporter_of(progress, named, server_steps)
+        watching = Watch(reporter_of(progress, named, server_steps)).recorded()
         lanes, chunk, deterministic = options.get("lanes"), options.get("chunk"), options.get("deterministic", False)
-        chosen, origin = options.get("devices"), None
+        chosen, origin, keeper = options.get("devices"), None, None
         devices = () if chosen is None else tuple(devices_of(chosen))
-        if keeper is not None:
+        if folder is not None:
             kept = dict(seed=seed, eval_every=asked or EVAL_EVERY, lanes=lanes, chunk=chunk)
             kept |= {"deterministic": deterministic, "devices": len(devices) if len(devices) > 1 else None}
             current = identity(self.summary(), **recording.asked, **kept)
-            keeper.accept(current, server_steps, until)
+            keeper = Checkpoint(folder, options.get("checkpoint_every", "30s"), current, server_steps, until)
             server_steps, origin = keeper.ends_at, keeper.start()
             lanes, chunk = keeper.speed if lanes is None and chunk is None else (lanes, chunk)
         speed = Speed(lanes, chunk, deterministic, devices)
-        with Interrupts().recorded() as interrupts, reporter or contextlib.nullcontext():
+        with watching as watch:
             runs = [self.as_run(seed, server_steps, recording)] if callbacks else []
-            hook = Hook(reporter, callbacks, runs, keeper, interrupts)
+            hook = Hook(watch, callbacks, runs, keeper)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
             (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish], limited)
         return warned(result, stacklevel=5) if any(execution.failures()) else result

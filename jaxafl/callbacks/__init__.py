@@ -2,7 +2,7 @@
 
 from jaxafl.callbacks.base import Callback, Chunk, Run
 from jaxafl.callbacks.hooks import Interrupted
-from jaxafl.callbacks.stopping import StopAfter, StopAt
+from jaxafl.callbacks.limits import StopAfter, StopAt
 from jaxafl.callbacks.trackers.best import Best
 from jaxafl.callbacks.trackers.csv_file import Csv
 from jaxafl.callbacks.trackers.live import Live

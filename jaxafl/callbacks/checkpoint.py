@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -40,18 +40,35 @@ class Checkpoint:
     of the state while the runs continue. A full disk fails the save, not the run.
     """
 
-    def __init__(self, folder: Any, every: Any, places: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Any,
+        every: Any,
+        identity: Mapping[str, Any],
+        server_steps: int,
+        until: Mapping[str, float] | None = None,
+        in_sweep: bool = False,
+    ) -> None:
         """
         Args:
             folder: the folder; created if it does not exist.
             every: server steps, or a text such as `"30s"`, between saves.
-            places: indices of the runs in a sweep. Others are also saved at their end, so that they can be extended.
+            identity: fingerprint of the run. A difference in `versions` warns, any other raises.
+            server_steps: T.
+            until: the limits of the run. A stopped run resumes if they changed.
+            in_sweep: True for members of a sweep. Other runs are also saved at their end, so that they can be extended.
+
+        Raises:
+            ValueError: the folder holds another or a longer run, or a shorter one that has not ended.
         """
         self.folder = check_folder(folder)
         if (self.folder / "sweep.json").exists():
             raise UserError(f"{self.folder} is the folder of a sweep; name another one")
         self.steps, self.interval = interval_of(every)
-        self.places = places
+        self.identity = identity
+        self.server_steps = server_steps
+        self.until = dict(until or {})
+        self.in_sweep = in_sweep
         self.seconds = min(PIECE_SECONDS, self.interval or PIECE_SECONDS)
         self.origin = ORIGIN
         self.last = time.monotonic(), -1
@@ -59,7 +76,7 @@ class Checkpoint:
         self.held = 0.0
         self.saved = newest(self.folder)
         self.about = self.saved.about if self.saved else None
-        self.changed = self.about["changed"] if self.about else ""
+        self.changed = self._accepted(self.about) if self.about else ""
 
     def __enter__(self) -> Checkpoint:
         self.writer = ThreadPoolExecutor(1, "checkpoint")
@@ -71,23 +88,13 @@ class Checkpoint:
 
     # ---- restoring
 
-    def accept(self, identity: Mapping[str, Any], server_steps: int, until: Mapping[str, float] | None = None) -> None:
-        """Raises `ValueError` if the folder holds another or a longer run, or a shorter one that has not ended.
-
-        Args:
-            identity: fingerprint of the run. A difference in `versions` warns, any other raises.
-            server_steps: T.
-            until: the limits of the run. A stopped run resumes if they changed.
-        """
-        self.identity = identity
-        self.server_steps, self.until = server_steps, dict(until or {})
-        if (about := self.about) is None:
-            return
+    def _accepted(self, about: dict[str, Any]) -> str:
+        """Checks that the run in the folder goes on as this one, and returns the versions that changed."""
+        server_steps = self.server_steps
         known, planned = about["server_steps"], about["kept"] is not None
         if any(about["stops"]) and about["until"] != self.until and (not planned or known <= server_steps):
             about |= {"stops": [None] * len(about["stops"]), "over": False}
-        changed = check_identity(self.folder, about["identity"], self.identity)
-        self.changed = "; ".join(filter(None, (self.changed, changed)))
+        changed = check_identity(self.folder, about, self.identity)
         made = about["place"]
         fits = server_steps == known or (server_steps >= made and not (planned and made < known))
         if not about["over"] and not fits:
@@ -95,6 +102,7 @@ class Checkpoint:
                 f"{self.folder} holds {made} of {known} server steps, and does not go on as {server_steps}: a "
                 "shorter run needs another folder, and a longer one the end of this run"
             )
+        return changed
 
     @property
     def speed(self) -> tuple[int | None, int | None]:
@@ -184,7 +192,7 @@ class Checkpoint:
 
     def settled(self, execution: Execution, progress: Progress) -> None:
         if progress.eval_step[-1] == self.server_steps or over(execution, progress):
-            if self.places is None:
+            if not self.in_sweep:
                 self.save(execution, progress)
         elif progress.step > self.last[1]:
             self.piece(execution, progress)

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, TypedDict
 
@@ -65,21 +65,26 @@ class Interrupted(KeyboardInterrupt):
     dataset: Any = None
 
 
-class Interrupts:
-    """The signals that a run has received.
+class Watch:
+    """What all runs of a call share: the signals that it has received, and the reporter of its progress.
 
     Attributes:
-        noticed: number of the last one, 0 before.
+        reporter: receives the progress, if somebody wants to see it.
+        noticed: number of the last signal, 0 before.
+        reports: hook of an execution -> (server steps, updates, beginning).
     """
 
-    noticed = 0
+    def __init__(self, reporter: Reporter | None = None) -> None:
+        self.reporter = reporter
+        self.noticed = 0
+        self.reports: dict[Hook, tuple[int, int, float]] = {}
 
     @contextlib.contextmanager
-    def recorded(self) -> Iterator[Interrupts]:
-        """Records SIGINT, SIGTERM and SIGUSR1 on the main thread within the block, instead of their default action.
+    def recorded(self) -> Iterator[Watch]:
+        """Enters the reporter, and records SIGINT, SIGTERM and SIGUSR1 on the main thread within the block.
 
-        A second Ctrl-C interrupts at once. User-defined handlers stay, and ignored signals stay ignored, such as SIGINT
-        in a background process of a script.
+        Their default action does not happen. A second Ctrl-C interrupts at once. User-defined handlers stay, and
+        ignored signals stay ignored, such as SIGINT in a background process of a script.
         """
         before: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
@@ -87,7 +92,8 @@ class Interrupts:
                 if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
                     before[number] = signal.signal(number, self._notice)
         try:
-            yield self
+            with self.reporter or contextlib.nullcontext():
+                yield self
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -117,29 +123,24 @@ class Hook:
 
     def __init__(
         self,
-        reporter: Reporter | None = None,
+        watch: Watch | None = None,
         callbacks: Sequence[Callback] = (),
         runs: Sequence[Run] = (),
         checkpoint: Checkpoint | None = None,
-        interrupts: Interrupts | None = None,
-        reports: dict[Any, tuple[int, int, float]] | None = None,
     ) -> None:
         """
         Args:
-            reporter: receives the progress, if somebody wants to see it; entered by the caller.
+            watch: the signals and the reporter of the call.
             callbacks: the callbacks; every member of a sweep gets copies.
             runs: the runs of the execution, for the callbacks; none without callbacks.
             checkpoint: the checkpoint, if there is one.
-            interrupts: the recorded signals.
-            reports: hook of an execution -> (server steps, updates, beginning), shared by all with this reporter.
         """
-        self.reporter, self.reports = reporter, {} if reports is None else reports
-        self.checkpoint, self.interrupts = checkpoint, interrupts or Interrupts()
+        self.watch = watch or Watch()
+        self.checkpoint = checkpoint
         self.seconds = checkpoint.seconds if checkpoint else PIECE_SECONDS
         self.steps = checkpoint.steps if checkpoint else None
-        labels = getattr(callbacks, "labels", {})
         self.copies = [[copy.copy(one) if run.member else one for one in callbacks] for run in runs]
-        self.runs = [run._replace(member={**labels, **run.member}) for run in runs]
+        self.runs = runs
         check_watchers(callbacks, self.runs)
 
     def begin(self, execution: Execution, progress: Progress) -> None:
@@ -154,20 +155,20 @@ class Hook:
         self.before = execution.updates(done or 0)
 
     def piece(self, execution: Execution, progress: Progress) -> None:
-        report = getattr(self.reporter, "piece", None)
+        report = getattr(self.watch.reporter, "piece", None)
         if report is not None and time.perf_counter() - self.reported > _REPORT_SECONDS:
             report(*self._so_far(execution, progress.step))
         if self.checkpoint:
             self.checkpoint.piece(execution, progress)
-        if self.interrupts.noticed:
+        if self.watch.noticed:
             self._interrupt(execution, progress)
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         start, stop = [0, *progress.eval_step][-2:]
         evaluated = progress.evaluations[-1].items()  # of runs [P], and of their clients or test sets [P, ...]
-        if stop and self.reporter is not None:
+        if stop and self.watch.reporter is not None:
             means = {name: float(np.mean(values)) for name, values in evaluated if values.ndim == 1}
-            self.reporter.update(*self._so_far(execution, stop), means)
+            self.watch.reporter.update(*self._so_far(execution, stop), means)
         reasons: list[str | None] = [None] * len(self.runs)
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
@@ -191,7 +192,7 @@ class Hook:
     def settled(self, execution: Execution, progress: Progress) -> None:
         if self.checkpoint:
             self.checkpoint.settled(execution, progress)
-        if self.interrupts.noticed:
+        if self.watch.noticed:
             self._interrupt(execution, progress)
 
     def end(self, results: Sequence[Any]) -> None:
@@ -208,8 +209,8 @@ class Hook:
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
         """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
         self.reported = time.perf_counter()
-        self.reports[self] = done, execution.updates(done) - self.before, self.ready
-        steps, updates, begun = zip(*self.reports.copy().values(), strict=True)  # other threads change the dict
+        self.watch.reports[self] = done, execution.updates(done) - self.before, self.ready
+        steps, updates, begun = zip(*self.watch.reports.copy().values(), strict=True)  # other threads change the dict
         return sum(steps), sum(updates) / (self.reported - min(begun))
 
     def _interrupt(self, execution: Execution, progress: Progress) -> None:
@@ -219,7 +220,7 @@ class Hook:
             self.checkpoint.save(execution, progress)
             saved = f"saved in {self.checkpoint.folder}: the same call goes on from there"
             where += f"; {saved if self.checkpoint.finish() else 'it could not be saved'}"
-        self.interrupts.end(where)
+        self.watch.end(where)
 
 
 def run_with_hooks(
@@ -262,17 +263,6 @@ def run_with_hooks(
 
 def _carry(error: Any, found: Sequence[Any]) -> None:
     error.dataset, error.datasets = found[0], found
-
-
-class Labelled(tuple[Any, ...]):
-    """Callbacks of one of several sweeps, such as a method of a comparison; their runs have its labels too."""
-
-    labels: Mapping[str, Any]
-
-    def __new__(cls, callbacks: Iterable[Any], **labels: Any) -> Labelled:
-        found = super().__new__(cls, callbacks)
-        found.labels = labels
-        return found
 
 
 def _answer(callback: Any, chunk: Chunk) -> str | None:

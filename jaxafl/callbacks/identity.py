@@ -64,13 +64,18 @@ def _of_model(model: Model, data: FederatedData) -> dict[str, Any]:
     return described | {"source": content([model.init, model.apply])}
 
 
-def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapping[str, Any]) -> str:
-    """Returns the versions that changed since a folder was written, and warns of them.
+def check_identity(folder: pathlib.Path, about: Mapping[str, Any], current: Mapping[str, Any]) -> str:
+    """Returns the versions that have changed since a folder was begun, and warns of the last changes.
+
+    Args:
+        folder: the folder.
+        about: what it holds: `identity`, and the versions that had `changed` before.
+        current: the fingerprint of this run.
 
     Raises:
         ValueError: the folder belongs to another run; the message lists the differences.
     """
-    tables = saved, json.loads(json.dumps(current))
+    tables = about["identity"], json.loads(json.dumps(current))
     before, now = (flatten_dict(table, sep=".", keep_empty_nodes=True) for table in tables)
     found = {one: (before.get(one), now.get(one)) for one in before | now if before.get(one) != now.get(one)}
     versions = {one.removeprefix("versions."): found.pop(one) for one in [*found] if one.startswith("versions.")}
@@ -79,7 +84,7 @@ def check_identity(folder: pathlib.Path, saved: Mapping[str, Any], current: Mapp
     changed = _listed(versions)
     if changed:
         warnings.warn(f"{folder} goes on, though {changed}: last digits may differ", stacklevel=2)
-    return changed
+    return "; ".join(filter(None, (about["changed"], changed)))
 
 
 def _device() -> str:

@@ -1,23 +1,25 @@
-"""The limits of `until`, which end a run in addition to its number of server steps or instead of it."""
+"""What ends a run before its last server step, or in the place of one: the limits of `until`, and callbacks."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from jaxafl.callbacks.base import Callback
-from jaxafl.callbacks.stopping import StopAfter, Targets
+from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
 from jaxafl.client import Traffic
 from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.clock.fleet import Gone, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import joined
+from jaxafl.device.content import content, source_of
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import UNBOUNDED
+from jaxafl.models.metrics import falls, reaches
 from jaxafl.options import UserError, check_number, check_whole, shown
 
 _PRIVATE = ("epsilon", "delta")
@@ -28,22 +30,125 @@ _FIRST = 2**10  # server steps of the first advance of a clock
 _LARGEST = 2**17  # most server steps of one advance
 
 
+def check_target(owner: str, metric: str, target: float) -> None:
+    """Raises if a target is no finite number, or, for an accuracy, not in [0, 1].
+
+    Args:
+        owner: owner of the target, for the message.
+        metric: the metric.
+        target: its target.
+    """
+    check_number(owner, metric, target, **({"least": 0, "most": 1} if metric.endswith("accuracy") else {}))
+
+
+def ends_of(callback: Any) -> Mapping[str, Any]:
+    """Returns what decides where a callback ends runs, as JSON; see `Callback.ends`."""
+    ends = getattr(callback, "ends", None)
+    if ends is not None:
+        return ends
+    kind: Any = type(callback)
+    if kind.chunk is Callback.chunk:
+        return {}
+    given = {name: getattr(callback, name, None) for name in [*inspect.signature(kind.__init__).parameters][1:]}
+    return {"name": kind.__qualname__, **content(given), "source": source_of(kind)}
+
+
+class StopAt(Callback):
+    """Stops a run as soon as an evaluation reaches a target: `StopAt(accuracy=0.9)`.
+
+    A metric that is better when lower has to fall to its target, any other to rise (see `jaxafl.models.Model.better`).
+
+    Args:
+        **targets: metric -> value; the first target that is reached stops the run.
+
+    Raises:
+        ValueError, TypeError: there is no target, one is no finite number, or that of an accuracy is not in [0, 1].
+            Before compilation: a metric does not exist, or its better direction is unknown.
+    """
+
+    owner, others = "StopAt", tuple[str, ...]()  # in messages
+
+    def __init__(self, **targets: float) -> None:
+        if not targets:
+            raise UserError("StopAt needs a metric and its target, e.g. StopAt(accuracy=0.9)")
+        for name, target in targets.items():
+            check_target(self.owner, name, target)
+        self.ends = self.targets = targets
+
+    def check(self, run: Run) -> None:
+        for name in self.targets:
+            check_metric(self.owner, run, name, self.others)
+
+    def chunk(self, chunk: Chunk) -> str | None:
+        for name, target in self.targets.items():
+            value = chunk.evaluation[name]
+            if reaches(value, target, falls(name, chunk.run.metrics, self.owner)):
+                return f"{name} {value:.6g} has reached {target:g}"
+        return None
+
+
+class StopAfter(Callback):
+    """Stops a run at the first evaluation after a given time.
+
+    Args:
+        simulated: simulated seconds.
+        wall: wall-clock seconds since the run started or resumed, without compilation.
+
+    Raises:
+        ValueError, TypeError: neither is given, or one is not a number above 0.
+    """
+
+    def __init__(self, simulated: float | None = None, wall: float | None = None) -> None:
+        given = {"simulated": simulated, "wall": wall}
+        self.limits = {name: limit for name, limit in given.items() if limit is not None}
+        if not self.limits:
+            raise UserError("StopAfter needs seconds, e.g. StopAfter(simulated=3600)")
+        for name, limit in self.limits.items():
+            check_number("StopAfter", name, limit, above=0)
+        self.ends = {name: limit for name, limit in self.limits.items() if name == "simulated"}
+
+    def chunk(self, chunk: Chunk) -> str | None:
+        for name, limit in self.limits.items():
+            seconds, kind = (chunk.time, "simulated") if name == "simulated" else (chunk.seconds, "wall-clock")
+            if seconds >= limit:
+                return f"{seconds:.6g} {kind} seconds are over (of {limit:g})"
+        return None
+
+
+class Targets(StopAt):
+    """Stops a run as soon as an evaluation reaches a target of `until`."""
+
+    def __init__(self, owner: str, targets: Mapping[str, float], others: tuple[str, ...]) -> None:
+        """
+        Args:
+            owner: the function that the user called, for messages.
+            targets: metric -> value.
+            others: limits that are no metrics, for messages.
+        """
+        self.owner = f"{owner}, until"
+        self.others = others
+        super().__init__(**targets)
+        self.ends = {}  # the limits of a run are compared anyway
+
+
 @dataclasses.dataclass(frozen=True)
 class Limited:
     """The limits that end a run, and its length.
 
     Attributes:
+        owner: the function that the user called, for messages.
+        given: all limits, as in `until`.
         exact: limits that hold at every server step: `time` (simulated seconds), `updates`, `bytes`, `epsilon`.
         stops: callbacks that end the run at an evaluation.
-        owner: the function that the user called, for messages.
         server_steps: T.
         size: bytes of an update, and of a model that a client downloads.
         why: the limit that determines T; empty if none does.
     """
 
+    owner: str
+    given: Mapping[str, float]
     exact: Mapping[str, float]
-    stops: tuple[Callback, ...] = ()
-    owner: str = "run"
+    stops: tuple[Callback, ...]
     server_steps: int = UNBOUNDED
     size: Traffic = _NOT_COUNTED
     why: str = ""
@@ -121,49 +226,42 @@ class Limited:
             count = min(8 * count, _LARGEST)
         return self.server_steps, ""
 
-    @classmethod
-    def of(cls, owner: str, simulation: Any, server_steps: int | None, until: Any, seed: int) -> Limited:
-        """Constructs the length and the limits of a run.
+    def of_run(self, simulation: Any, server_steps: int | None, seed: int) -> Limited:
+        """Returns the limits with the length of a run.
 
         Args:
-            owner: the function that the user called, for messages.
             simulation: a checked `Simulation`.
             server_steps: T, if given.
-            until: the limits, if given.
             seed: seed of the run.
         """
-        if server_steps is None and until is None:
-            raise TypeError(f"{owner} needs server_steps, or limits such as until={{'time': 3600}}")
-        limits = limits_of(owner, until)
-        mechanism = simulation.mechanism() if "epsilon" in limits.exact else None
+        if server_steps is None and not self.given:
+            raise TypeError(f"{self.owner} needs server_steps, or limits such as until={{'time': 3600}}")
+        mechanism = simulation.mechanism() if "epsilon" in self.exact else None
         if mechanism is not None and mechanism.refused:
-            raise UserError(f"{owner}: until epsilon: {mechanism.refused}")
-        steps = UNBOUNDED if server_steps is None else check_whole(owner, "server_steps", server_steps)
-        size = simulation.traffic() if "bytes" in limits.exact else limits.size
-        found, why = dataclasses.replace(limits, server_steps=steps, size=size), ""
-        if limits.exact and not simulation.clock_sees_training:
+            raise UserError(f"{self.owner}: until epsilon: {mechanism.refused}")
+        steps = UNBOUNDED if server_steps is None else check_whole(self.owner, "server_steps", server_steps)
+        size = simulation.traffic() if "bytes" in self.exact else self.size
+        found, why = dataclasses.replace(self, server_steps=steps, size=size), ""
+        if self.exact and not simulation.clock_sees_training:
             steps, why = found.ahead(simulation.live(seed), mechanism)
         if steps == UNBOUNDED:
             why = f"{UNBOUNDED:,} server steps are over, and no limit was reached"
         return dataclasses.replace(found, server_steps=steps, why=why)
 
-    def without_training(self, owner: str) -> int:
+    def without_training(self) -> int:
         """Returns T of a schedule that is computed without training.
-
-        Args:
-            owner: the function that the user called, for messages.
 
         Raises:
             ValueError: a limit is only known in training, or no limit is ever reached.
         """
         if names := [name for stop in self.stops for name in getattr(stop, "targets", ["seconds"])]:
             raise UserError(
-                f"{owner}: until {', '.join(names)} is only known in training; expected time, updates, bytes, or "
+                f"{self.owner}: until {', '.join(names)} is only known in training; expected time, updates, bytes, or "
                 "epsilon with delta. Call run(until=...) for it"
             )
         if self.server_steps == UNBOUNDED:
             raise UserError(
-                f"{owner}: no limit is reached in {UNBOUNDED:,} server steps; expected one. Give server_steps"
+                f"{self.owner}: no limit is reached in {UNBOUNDED:,} server steps; expected one. Give server_steps"
             )
         return self.server_steps
 
@@ -205,7 +303,7 @@ def limits_of(owner: str, until: Any) -> Limited:
         ValueError, TypeError: `until` is no mapping of names to numbers, or a number cannot be a limit.
     """
     if until is None:
-        return Limited({})
+        return Limited(owner, {}, {}, ())
     if not isinstance(until, Mapping) or not until:
         raise TypeError(f"{owner}: until must be name -> limit, such as {{'time': 3600}}, got {shown(until)}")
     given = dict(until)
@@ -225,7 +323,7 @@ def limits_of(owner: str, until: Any) -> Limited:
         )
     stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
     stops += [Targets(owner, given, _OTHERS)] if given else []
-    return Limited(exact, tuple(stops), owner)
+    return Limited(owner, until, exact, tuple(stops))
 
 
 def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[str], str]) -> dict[str, float]:

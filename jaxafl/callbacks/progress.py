@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jaxafl.callbacks.base import in_notebook
 
@@ -40,13 +40,18 @@ class _Shown(Reporter):
     """
 
     def __init__(self, name: str, server_steps: int | None) -> None:
-        self.name, self.total, self.done = name, server_steps, 0
+        self.name = name
+        self.total = server_steps
+        self.done = 0
         self.begun = self.last = time.monotonic()
         self.first: tuple[int, float] | None = None  # server steps and time of the first report
-        self.rate, self.metrics = "compiling", dict[str, float]()
+        self.rate = "compiling"
+        self.metrics: dict[str, float] = {}
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        self.done, self.rate, self.last = done, f"{updates_per_second:,.0f} updates/s", time.monotonic()
+        self.done = done
+        self.rate = f"{updates_per_second:,.0f} updates/s"
+        self.last = time.monotonic()
         order = sorted(metrics, key=lambda name: name != "accuracy")
         self.metrics = {name: metrics[name] for name in order} or self.metrics
         self.first = self.first or (done, self.last)
@@ -116,7 +121,8 @@ class Lines(_Shown):
 
     def __init__(self, name: str, server_steps: int | None, every: float = EVERY) -> None:
         super().__init__(name, server_steps)
-        self._every, self._written = every, self.begun
+        self._every = every
+        self._written = self.begun
 
     def __enter__(self) -> Lines:
         self._write(self.line())
@@ -135,14 +141,16 @@ class Lines(_Shown):
             print(f"jaxafl: {text}", file=sys.stderr, flush=True)
 
 
-def reporter_of(progress: Literal[True] | str | Reporter, name: str, server_steps: int | None) -> Reporter:
-    """Returns the reporter for an option `progress`.
+def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter | None:
+    """Returns the reporter for an option `progress`; `None` if nothing is shown.
 
     Args:
-        progress: the option of `Simulation.run`, but not False; a text is shown before the name.
+        progress: the option of `Simulation.run`; a text is shown before the name.
         name: name of the run.
         server_steps: total server steps; `None` if unknown.
     """
+    if progress is False:
+        return None
     if progress is not True and not isinstance(progress, str):
         return progress
     name = f"{progress}: {name}" if isinstance(progress, str) else name

@@ -13,7 +13,7 @@ from tyro.conf import Positional
 
 from jaxafl import study
 from jaxafl.callbacks.base import check_metric
-from jaxafl.callbacks.stopping import check_target
+from jaxafl.callbacks.limits import check_target
 from jaxafl.callbacks.store import check_folder
 from jaxafl.cli.line import Compare, Run, Sweep, Tune, accepted, flags_of, prepared
 from jaxafl.cli.show import show_result

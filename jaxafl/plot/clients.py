@@ -48,7 +48,8 @@ def client_spread(
     """
     variable = f"client_{metric}"
     runs = _seeds(result, variable)
-    scale, rising = scale_of(metric), not falls(runs, variable, "client_spread")
+    scale = scale_of(metric)
+    rising = not falls(runs, variable, "client_spread")
     found = [(one["eval_time"].values, scale * one[variable].dropna("population", how="all").values) for one in runs]
 
     summaries = [[Curve(at, one) for one in _summaries(values, rising)] for at, values in found]
@@ -91,10 +92,12 @@ def accuracy_vs_participation(
     runs = _seeds(result, "client_accuracy")
     final = np.stack([run["client_accuracy"].values[-1] for run in runs])
     known = np.isfinite(final).all(axis=0)
-    final, samples = final[:, known], runs[0]["client_samples"].values[known]
+    final = final[:, known]
+    samples = runs[0]["client_samples"].values[known]
     arrivals = np.array([run["participation"].values[known] for run in runs], float)
     stale = np.ma.masked_invalid([run["mean_staleness"].values[known] for run in runs]).mean(axis=0)
-    x, y = arrivals.mean(axis=0), 100 * final.mean(axis=0)
+    x = arrivals.mean(axis=0)
+    y = 100 * final.mean(axis=0)
     if len(runs) > 1:
         errors = {"xerr": arrivals.std(axis=0, ddof=1), "yerr": 100 * final.std(axis=0, ddof=1)}
         said = f"mean ± std of {len(runs)} seeds"

@@ -68,7 +68,8 @@ def heat_map(
     if "seed" not in final.dims:
         final = final.expand_dims("seed")
     values = final.transpose(*axes, "seed").values
-    mean, seeds = values.mean(axis=2), values.shape[2]
+    mean = values.mean(axis=2)
+    seeds = values.shape[2]
     std = values.std(axis=2, ddof=1) if seeds > 1 else np.full_like(mean, np.nan)
     figure, [ax] = panels_of(ax, 2.8 + 0.95 * mean.shape[1], 1.6 + 0.5 * mean.shape[0])
     image = ax.imshow(np.ma.masked_invalid(mean), aspect="auto", cmap=colormaps["viridis"].with_extremes(bad="0.8"))

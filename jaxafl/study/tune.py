@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, check_callbacks, check_metric
-from jaxafl.callbacks.hooks import Labelled
 from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
 from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.curves import check_at, value
+from jaxafl.results.failures import warned
 from jaxafl.results.tables.text import Cell, table
 from jaxafl.simulation import Simulation
-from jaxafl.study.compare import named_progress, seeds_of
-from jaxafl.sweep.assemble import dimensions
-from jaxafl.sweep.axes import NamedPaths, axes_of
-from jaxafl.sweep.members import Member, members_of
-from jaxafl.sweep.run import SweepOptions, sweep
+from jaxafl.study.comparison import seeds_of
+from jaxafl.sweep.axes import Axis, NamedPaths, axes_of
+from jaxafl.sweep.members import Member, Work, members_of
+from jaxafl.sweep.run import SweepOptions, completed
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -168,7 +167,8 @@ def tune(
     check_at(at)
     metric = _on_split(metric)
     watchers = check_callbacks(callbacks)
-    members = _configurations(simulation, grid)
+    varied = _axes(simulation, grid)
+    members = members_of(simulation, varied, 0)
     paths = NamedPaths(members[0].values, _CONFIGURATION)
     _check_split(members, [metric, *map(_on_split, until or ())], watchers)
     lower = _lower(members, metric, options.get("metrics"))
@@ -177,21 +177,19 @@ def tune(
     shares = [factor ** (count - 1 - rung) for rung in range(count)]
     lengths = _lengths(server_steps, shares, factor)
     every = max(1, lengths[0] // _CHECKS) if eval_every is None and not exact else eval_every
+    given: dict[str, Any] = {**options, "eval_every": every, "callbacks": watchers}
     path = None if folder is None else check_folder(folder)
     values = np.full((count, len(members), len(chosen)), np.nan)
     spent = np.zeros((count, len(members)))
-    results, ties, left = [], [], list(range(len(members)))
+    results = []
+    ties: list[str] = []
+    left = list(range(len(members)))
     for rung, steps in enumerate(lengths):
-        found = sweep(
-            simulation,
-            {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen},
-            server_steps and steps,
-            until=divided(until, shares[rung], _on_split) or None,
-            eval_every=every,
-            callbacks=Labelled(watchers, rung=rung),
-            folder=path and path / f"rung-{rung}",
-            **named_progress(options, f"rung {rung + 1} of {count}"),
-        )
+        axes = {paths: [tuple(members[place].values.values()) for place in left], "seed": chosen}
+        given["until"] = divided(until, shares[rung], _on_split) or None
+        work = Work(simulation, axes, server_steps and steps, labels={"rung": rung}, **given)
+        place = path and path / f"rung-{rung}"
+        found = warned(completed(work, place, name=f"rung {rung + 1} of {count}", **options))
         results.append(found)
         lengths[rung] = int(found.final_step.max()) if exact else steps
         values[rung, left], spent[rung, left] = _judged(found, metric, at, np.inf if lower else -np.inf)
@@ -208,7 +206,7 @@ def tune(
     words = dataset[_CONFIGURATION].values
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
-    edges = _edges(simulation, grid, members[best].values)
+    edges = _edges(varied, members[best].values)
     told = f"{'; '.join(ties)}, and the first in the grid is taken: more seeds or steps may tell them apart"
     tied = told if ties else ""
     tuned = Tuned(members[best].values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
@@ -237,10 +235,10 @@ def _tied(scores: np.ndarray, going_on: int, rung: int) -> list[str]:
     return [f"{(scores == last).sum()} configurations have the score {last:.4g} in rung {rung + 1}"]
 
 
-def _edges(simulation: Simulation, grid: Any, best: Mapping[str, Any]) -> tuple[str, ...]:
+def _edges(axes: Sequence[Axis], best: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns a description of each option with the best value at an edge of its grid of numbers."""
     found = []
-    for axis in axes_of(simulation, grid)[1]:
+    for axis in axes:
         path, column = axis.paths[0], axis.column(axis.paths[0]) if len(axis.paths) == 1 else []
         values = {one for one in column if isinstance(one, int | float | np.number) and not isinstance(one, bool)}
         for place, edge in (("smallest", min), ("largest", max)) if len(values) > 1 else ():
@@ -303,8 +301,8 @@ def _check_split(members: Sequence[Member], judging: list[str], watchers: Sequen
             )
 
 
-def _configurations(simulation: Any, grid: Any) -> list[Member]:
-    """Returns the checked configurations."""
+def _axes(simulation: Any, grid: Any) -> list[Axis]:
+    """Returns the checked axes of the configurations."""
     if not isinstance(simulation, Simulation):
         raise TypeError(
             f"tune takes one Simulation; to compare several, tune each, then jaxafl.compare; got {shown(simulation)}"
@@ -312,7 +310,7 @@ def _configurations(simulation: Any, grid: Any) -> list[Member]:
     _, axes = axes_of(simulation, grid)
     if any("seed" in axis.paths for axis in axes):
         raise UserError("tune: seeds are no option to choose; give seeds=...")
-    return members_of(simulation, axes, dimensions(axes), 0)
+    return axes
 
 
 def _dataset(

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
@@ -27,30 +27,25 @@ _PER_RUN = {"seed", "title", "failed"}  # attributes that never become variables
 _LONGEST = 40  # characters of an option's value in a label
 
 
-class Dimension(NamedTuple):
-    """A dimension of a sweep's result.
-
-    Attributes:
-        name: name of the axis.
-        labels: labels along the axis.
-        coords: path -> labels; of an axis with one path that is its name, this name -> `labels`.
-    """
-
-    name: str
-    labels: list[Any]
-    coords: dict[str, list[Any]]
+Dimensions: TypeAlias = Mapping[str, Mapping[str, list[Any]]]
+"""Dimensions of a sweep's result: name of an axis -> its coordinates, path -> labels. One has the name of the axis."""
 
 
-def dimensions(axes: Sequence[Axis]) -> list[Dimension]:
-    """Returns the dimensions of the axes of a sweep."""
-    found = []
+def dimensions(axes: Sequence[Axis]) -> Dimensions:
+    """Returns the dimensions of the axes of a sweep. The places of an axis of several paths are numbers."""
+    found = {}
     for axis in axes:
         columns = {path: axis.names or labels(axis.column(path)) for path in axis.paths}
-        found.append(Dimension(axis.name, columns.get(axis.name, list(range(len(axis.rows)))), columns))
+        found[axis.name] = {axis.name: list(range(len(axis.rows)))} | columns
     return found
 
 
-def assembled(dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
+def shape_of(dims: Dimensions) -> dict[str, int]:
+    """Returns name -> size of the dimensions."""
+    return {name: len(columns[name]) for name, columns in dims.items()}
+
+
+def assembled(dims: Dimensions, ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
     """Returns the result of a sweep. Members that have not run have no server steps, and common attributes.
 
     Args:
@@ -66,18 +61,17 @@ def assembled(dims: Sequence[Dimension], ended: Mapping[int, xr.Dataset]) -> xr.
         for name, text in first.attrs.items()
         if name not in (*_FAILED, "failed", "stopped") and all(one.attrs.get(name) == text for one in others)
     }
-    count = math.prod(len(dim.labels) for dim in dims)
-    members = [ended.get(place, missing).copy() for place in range(count)]
-    names = [dim.name for dim in dims]
+    shape = shape_of(dims)
+    members = [ended.get(place, missing).copy() for place in range(math.prod(shape.values()))]
     _keep_differing(members)
-    places = xr.Dataset(coords={dim.name: range(len(dim.labels)) for dim in dims}).stack(member=names)
+    places = xr.Dataset(coords={name: range(size) for name, size in shape.items()}).stack(member=[*shape])
     if not all(NAMES in one.coords for one in members):
         members = [one.drop_vars(NAMES, errors="ignore") for one in members]
     fill = {str(name): MISSING.get(str(name), np.nan) for one in members for name in one.variables} | {NAMES: ""}
     how: Any = {"coords": "different", "combine_attrs": "drop_conflicts", "compat": "equals", "fill_value": fill}
     folded = xr.concat(members, "member", data_vars="all", join="outer", **how)  # shorter members are padded
-    folded = folded.assign_coords(places.coords).unstack("member").transpose(*names, ...)
-    coords = {path: (dim.name, column) for dim in dims for path, column in {dim.name: dim.labels, **dim.coords}.items()}
+    folded = folded.assign_coords(places.coords).unstack("member").transpose(*shape, ...)
+    coords = {path: (name, column) for name, columns in dims.items() for path, column in columns.items()}
     folded = folded.assign_coords({path: (name, _exact(column)) for path, (name, column) in coords.items()})
     # an attribute that only some members have would be wrong for the whole sweep; it is a variable
     shared = set.intersection(*(set(one.attrs) for one in members)) - {"failed"}

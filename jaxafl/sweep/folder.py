@@ -18,7 +18,7 @@ from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in
 from jaxafl.options import UserError, as_path
 from jaxafl.readers.replacing import replacing
-from jaxafl.sweep.assemble import Dimension, assembled
+from jaxafl.sweep.assemble import Dimensions, assembled, shape_of
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -54,9 +54,7 @@ class SweepFolder:
         self.changed = self.about["changed"]
 
     @classmethod
-    def begun(
-        cls, folder: Any, identity: Mapping[str, Any], every: Any, dims: Sequence[Dimension], steps: int
-    ) -> SweepFolder:
+    def begun(cls, folder: Any, identity: Mapping[str, Any], every: Any, dims: Dimensions, steps: int) -> SweepFolder:
         """Returns the folder of a sweep that starts or resumes.
 
         Args:
@@ -77,15 +75,8 @@ class SweepFolder:
         if not is_sweep(path) and any(path.glob("member-*.nc")):
             raise UserError(f"{path} holds results of a sweep, but no {_ABOUT} that says of which; name another folder")
         if is_sweep(path):
-            known = cls(path).about
-            changed = "; ".join(filter(None, (known["changed"], check_identity(path, known["identity"], identity))))
-        about = {
-            "identity": identity,
-            "changed": changed,
-            "every": every,
-            "dims": dims,
-            "steps": steps,
-        }
+            changed = check_identity(path, cls(path).about, identity)
+        about = {"identity": identity, "changed": changed, "every": every, "dims": dims, "steps": steps}
         with replacing(path / _ABOUT) as unfinished:
             unfinished.write_text(json.dumps(about, indent=1, default=str))
         if done := len(list(path.glob("member-*.nc"))):
@@ -110,9 +101,8 @@ class SweepFolder:
 
     def checkpoint(self, places: Sequence[int]) -> Checkpoint:
         """Returns the checkpoint of a batch."""
-        checkpoint = Checkpoint(self.batch(places), self.about["every"], list(places))
-        checkpoint.accept(self.about["identity"], self.about["steps"])
-        return checkpoint
+        about = self.about
+        return Checkpoint(self.batch(places), about["every"], about["identity"], about["steps"], in_sweep=True)
 
     def keep(self, places: Sequence[int], found: Sequence[xr.Dataset]) -> None:
         """Writes the results of a batch and deletes its checkpoints."""
@@ -153,9 +143,10 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
         ValueError: the folder holds no sweep, no member is finished, or a file is damaged.
     """
     kept = SweepFolder(folder)
-    dims = [Dimension(*one) for one in kept.about["dims"]]
-    steps, shape = kept.about["steps"], tuple(len(dim.labels) for dim in dims)
-    places = range(math.prod(shape))
+    dims = kept.about["dims"]
+    steps = kept.about["steps"]
+    axes, sizes = zip(*shape_of(dims).items(), strict=True)
+    places = range(math.prod(sizes))
     found = {place: results.load(kept.file(place)) for place in places if kept.are_finished([place])}
     errors = [kept.error(place) for place in places]
     far = [found[place].sizes["step"] if place in found else 0 for place in places]
@@ -163,11 +154,10 @@ def gather(folder: str | os.PathLike[str]) -> xr.Dataset:
         error = next(filter(None, errors), "")
         raise UserError(f"no member of the sweep in {kept.path} is finished yet{error}")
     dataset = assembled(dims, found)
-    axes = tuple(dim.name for dim in dims)
     meaning = {"units": "1", "long_name": f"server steps made, at most {steps}", "server_steps": steps}
-    dataset["server_steps_made"] = axes, np.reshape(far, shape), meaning
+    dataset["server_steps_made"] = axes, np.reshape(far, sizes), meaning
     if any(errors):
-        dataset["member_error"] = axes, np.reshape(np.asarray(errors), shape)
+        dataset["member_error"] = axes, np.reshape(errors, sizes)
     if kept.changed:
         dataset.attrs["resumed"] = kept.changed
     return dataset

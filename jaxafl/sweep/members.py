@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxafl.callbacks.base import Callback, Run
+from jaxafl.callbacks.base import Run, check_callbacks, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.hooks import Hook, Interrupts, run_with_hooks
+from jaxafl.callbacks.hooks import Hook, Watch, run_with_hooks
 from jaxafl.callbacks.identity import identity
-from jaxafl.callbacks.limits import Limited
-from jaxafl.callbacks.progress import Reporter
-from jaxafl.callbacks.stopping import ends_of
+from jaxafl.callbacks.limits import Limited, ends_of, limits_of
 from jaxafl.clock import Schedule
+from jaxafl.device import devices_of
 from jaxafl.device.hardware import on_cpu
 from jaxafl.engine.check import evaluation_interval, noise_of
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.planned import Planned
-from jaxafl.engine.problem import Recording, Speed
+from jaxafl.engine.problem import Speed
 from jaxafl.engine.replying import Replying
 from jaxafl.engine.state import shapes_of_model
 from jaxafl.options import UserError, check_whole, user_errors
 from jaxafl.simulation import Simulation
-from jaxafl.sweep.assemble import Dimension, dimensions
-from jaxafl.sweep.axes import Axis, is_static_path, replace_at
+from jaxafl.sweep.assemble import Dimensions, dimensions
+from jaxafl.sweep.axes import Axis, axes_of, is_static_path, replace_at
+from jaxafl.sweep.folder import SweepFolder
 
 if TYPE_CHECKING:  # xarray takes a third of a second to import, so it is when a result is made
     import xarray as xr
@@ -60,14 +60,15 @@ class Member:
         return f"in the sweep at {', '.join(f'{name}={label}' for name, label in self.labels.items())}"
 
 
-def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Sequence[Dimension], seed: int) -> list[Member]:
+def members_of(simulation: Simulation, axes: Sequence[Axis], seed: int) -> list[Member]:
     """Returns all combinations of values, checked."""
     members = []
+    dims = dimensions(axes)
     for position in np.ndindex(*(len(axis.rows) for axis in axes)):
         labels: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        for axis, dim, at in zip(axes, dims, position, strict=True):
-            labels |= {path: column[at] for path, column in dim.coords.items()}
+        for axis, at in zip(axes, position, strict=True):
+            labels |= {path: dims[axis.name][path][at] for path in axis.paths}
             values |= zip(axis.paths, axis.rows[at], strict=True)
         variant = values.get("simulation", simulation)
         for path in [path for path in values if path not in ("simulation", "seed")]:
@@ -80,70 +81,103 @@ def members_of(simulation: Simulation, axes: Sequence[Axis], dims: Sequence[Dime
     return members
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Work:
-    """The definition of a sweep that all its processes and devices share.
+    """The checked definition of a sweep, which all its processes and devices share.
 
     Attributes:
         simulation: the simulation to vary.
         axes: the axes.
         given: T, if the user gave it; `None` if the limits determine it.
-        eval_every: server steps between evaluations, if the user gave them.
+        labels: of all members, for the callbacks, such as the method of a comparison.
         seed: seed of the members, unless it is an axis.
         most: most members of a batch per device; `None` chooses the fastest.
         speed: options that change the speed of a run only.
         recording: the recorded quantities of a run.
-        callbacks: callbacks of every member.
-        until: limits of time, updates, bytes or ε.
-        limits: all limits, including those that `callbacks` implement.
+        limits: the limits of each member.
+        callbacks: callbacks of every member, those of `limits` included.
         lengths, schedules: of members, by the keys of `shared`.
+        every: server steps between evaluations.
     """
 
-    simulation: Simulation
-    axes: Sequence[Axis]
-    given: int | None
-    eval_every: int | None
-    seed: int
-    most: int | None
-    speed: Speed
-    recording: Recording
-    callbacks: Sequence[Callback] = ()
-    until: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    lengths: dict[Any, Limited] = dataclasses.field(default_factory=dict, init=False)
-    schedules: dict[Any, Schedule] = dataclasses.field(default_factory=dict, init=False)
+    def __init__(
+        self,
+        simulation: Any,
+        axes: Any,
+        server_steps: int | None,
+        *,
+        labels: Mapping[str, Any] | None = None,
+        until: Any = None,
+        eval_every: int | None = None,
+        seed: int = 0,
+        together: int | None = None,
+        lanes: int | None = None,
+        chunk: int | None = None,
+        deterministic: bool = False,
+        devices: Any = None,
+        observe: Any = None,
+        diagnostics: str | Sequence[str] = (),
+        metrics: Any = None,
+        callbacks: Any = (),
+        **others: Any,
+    ) -> None:
+        """
+        Args:
+            simulation, axes, server_steps, until, eval_every, seed, together, lanes, chunk, deterministic, devices,
+                observe, diagnostics, metrics, callbacks: as in `sweep`.
+            labels: see above.
+            **others: options of `sweep` that do not define it.
+
+        Raises:
+            ValueError, TypeError: an axis or a value cannot work.
+        """
+        self.simulation, self.axes = axes_of(simulation, axes)
+        self.given = server_steps
+        self.labels = labels or {}
+        self.seed = seed
+        self.most = together
+        for name, number in {"together": together, "server_steps": server_steps}.items():
+            if number is not None:
+                check_whole("sweep", name, number)
+        self.recording = self.simulation.recording(observe, diagnostics, metrics)
+        self.limits = limits_of("sweep", until)
+        self.speed = Speed(lanes, chunk, deterministic, tuple(devices_of(devices)))
+        self.callbacks = [*check_callbacks(callbacks), *self.limits.stops]
+        self.lengths: dict[Any, Limited] = {}
+        self.schedules: dict[Any, Schedule] = {}
+        check_watchers(self.callbacks, self.described(self.members, server_steps or 0))
+        self.every = evaluation_interval(eval_every, self.server_steps)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the attributes for other processes, without members and schedules, which these make themselves."""
+        kept = {name: value for name, value in vars(self).items() if name not in ("members", "shared")}
+        return kept | {"lengths": {}, "schedules": {}}
 
     @functools.cached_property
-    def dims(self) -> list[Dimension]:
+    def dims(self) -> Dimensions:
         """The dimensions of the result."""
         return dimensions(self.axes)
 
     @functools.cached_property
     def members(self) -> list[Member]:
         """The members, in the order of the grid (the last axis fastest)."""
-        return members_of(self.simulation, self.axes, self.dims, self.seed)
+        return members_of(self.simulation, self.axes, self.seed)
 
     @functools.cached_property
     def server_steps(self) -> int:
         """T of the longest member. Raises `ValueError` if neither the user nor a limit gives it."""
         if self.given is not None:
             return self.given
-        if not self.until:
-            raise UserError("sweep needs server_steps, or a limit of simulated time such as until={'time': 3600}")
+        if not self.limits.exact:
+            raise UserError('sweep needs server_steps, or a limit of simulated time such as until={"time": 3600}')
         for member in self.members:
             if why := member.simulation.clock_sees_training:
                 raise UserError(f"sweep: the schedule depends on the training, because {why}: give server_steps")
         return max(self.limited(place).server_steps for place in range(len(self.members)))
 
     @functools.cached_property
-    def every(self) -> int:
-        """Server steps between evaluations."""
-        return evaluation_interval(self.eval_every, self.server_steps)
-
-    @functools.cached_property
     def identity(self) -> dict[str, Any]:
         """The fingerprint of the sweep."""
-        limits: dict[str, Any] = {"until": dict(self.limits)} if self.limits else {}
+        limits: dict[str, Any] = {"until": dict(self.limits.given)} if self.limits.given else {}
         if stops := list(filter(None, map(ends_of, self.callbacks))):
             limits["stops"] = stops  # finished members would keep the ends of before
         how = limits | dict(seed=self.seed, server_steps=self.server_steps, eval_every=self.every, together=self.most)
@@ -158,6 +192,7 @@ class Work:
     def shared(self) -> list[tuple[Any, Any]]:
         """For each member, keys that are equal for members with the same program, and with the same schedule."""
         paths = [path for axis in self.axes for path in axis.paths if path != "seed"]
+        accounted = "epsilon" in self.limits.exact
         static = {path for path in paths if is_static_path(self.members[0].simulation, path)}
         found = []
         for member in self.members:
@@ -166,8 +201,8 @@ class Work:
             program = *(_key(value) for path, value in member.values.items() if path in static), structure, *form
             along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
-            noise = str(noise_of(member.simulation.client, member.simulation.server)) if "epsilon" in self.until else ""
-            found.append((program, (noise, *places)))
+            noise = noise_of(member.simulation.client, member.simulation.server) if accounted else ""
+            found.append((program, (str(noise), *places)))
         return found
 
     def limited(self, place: int) -> Limited:
@@ -175,7 +210,7 @@ class Work:
         member, key = self.members[place], self.shared[place]
         if key not in self.lengths:
             with user_errors(member.where):
-                self.lengths[key] = Limited.of("sweep", member.simulation, self.given, self.until or None, member.seed)
+                self.lengths[key] = self.limits.of_run(member.simulation, self.given, member.seed)
         return self.lengths[key]
 
     def schedule_of(self, place: int) -> Schedule | None:
@@ -213,7 +248,7 @@ class Work:
         """Returns the batches of the members of one program; `sharing`: those with one schedule each."""
         first, most = self.members[sharing[0][0]].simulation, self.most
         replies = bool(first.clock_sees_training)
-        in_lockstep = not (self.until or first.server.needs.client_rows or first.server.needs.client_models)
+        in_lockstep = not (self.limits.exact or first.server.needs.client_rows or first.server.needs.client_models)
         # on a CPU, a server that replies gains nothing from members that wait for each other
         alone = on_cpu() and (replies or _num_parameters(first) > _MOST_BATCHED)
         if (most is None and alone) or (replies and not in_lockstep):
@@ -233,28 +268,29 @@ class Work:
     def described(self, members: Sequence[Member], server_steps: int) -> Iterator[Run]:
         """Yields the runs of members for callbacks; none without callbacks."""
         for one in members if self.callbacks else ():
-            yield one.simulation.as_run(one.seed, server_steps, self.recording, one.labels)
+            yield one.simulation.as_run(one.seed, server_steps, self.recording, {**self.labels, **one.labels})
 
-    def run(
-        self,
-        places: Sequence[int],
-        checkpoint: Checkpoint | None,
-        interrupts: Interrupts,
-        reporter: Reporter | None = None,
-        reports: dict[Any, tuple[int, int, float]] | None = None,
-    ) -> list[xr.Dataset]:
-        """Runs a batch and returns the results of its members.
+    def completed(self, places: Sequence[int], kept: SweepFolder | None, watch: Watch) -> list[xr.Dataset]:
+        """Returns the results of the members of a batch, which runs unless the folder of the sweep has them.
 
         Args:
             places: indices of the members.
-            checkpoint: the checkpoint of the batch, if it has one.
-            interrupts: the recorded signals.
-            reporter, reports: as in `Hook`.
+            kept: the folder, which then has their results, if there is one.
+            watch: the signals and the reporter of the sweep.
         """
+        if kept is None:
+            return self._run(places, None, watch)
+        found = kept.finished(places)
+        if found is None:
+            found = self._run(places, kept.checkpoint(places), watch)
+            kept.keep(places, found)
+        return found
+
+    def _run(self, places: Sequence[int], checkpoint: Checkpoint | None, watch: Watch) -> list[xr.Dataset]:
         batch = [self.members[place] for place in places]
         limited = self.limited(places[0])  # members of a batch have the same length
         runs = list(self.described(batch, limited.server_steps))
-        hook = Hook(reporter, self.callbacks, runs, checkpoint, interrupts, reports)
+        hook = Hook(watch, self.callbacks, runs, checkpoint)
         started = time.perf_counter()
         execution = self.execution(places, checkpoint)
         finish = [lambda run, one=one: one.simulation.result(run, one.seed) for one in batch]

@@ -6,9 +6,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from jaxafl.device import devices_of
-from jaxafl.engine.problem import Speed
-from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.members import Work
 from jaxafl.sweep.run import at_once
 
@@ -55,10 +52,9 @@ def outlook(
         simulation, axes, server_steps, eval_every, seed, lanes, chunk, devices: as in `sweep`.
         workers: number of workers of an executor, each as fast as this process.
     """
-    first, varied = axes_of(simulation, axes)
-    chosen = devices_of(devices)
-    speed = Speed(lanes, chunk, devices=tuple(chosen))
-    work = Work(first, varied, server_steps, eval_every, seed, None, speed, first.recording())
+    options: Any = dict(locals())
+    work = Work(**options)
+    chosen = work.speed.devices
     batches = work.batches(max(1, len(chosen)))
     here = at_once(devices, chosen, work.bytes(range(len(work.members))))
     count = min(len(batches), here if workers == 1 else workers)

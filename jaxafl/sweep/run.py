@@ -15,19 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl import results
-from jaxafl.callbacks.base import Callback, check_callbacks, check_watchers
-from jaxafl.callbacks.hooks import Interrupts, Labelled, SharedOptions
-from jaxafl.callbacks.limits import limits_of
+from jaxafl.callbacks.base import Callback
+from jaxafl.callbacks.hooks import SharedOptions, Watch
 from jaxafl.callbacks.progress import Reporter, reporter_of
-from jaxafl.device import devices_of
 from jaxafl.device.hardware import host_bytes
-from jaxafl.engine.check import evaluation_interval
-from jaxafl.engine.problem import Observe, Speed
-from jaxafl.options import UserError, check_whole, named, shown
+from jaxafl.engine.problem import Observe
+from jaxafl.options import UserError, named, shown
 from jaxafl.results.failures import warned
 from jaxafl.simulation import Simulation
 from jaxafl.sweep.assemble import assembled
-from jaxafl.sweep.axes import axes_of
 from jaxafl.sweep.folder import SweepFolder, gather
 from jaxafl.sweep.members import Work
 
@@ -91,14 +87,14 @@ def sweep(
         until: limits of each member, as in `Simulation.run`.
         eval_every: server steps between evaluations, 20 by default.
         seed: seed of all members, unless `"seed"` is an axis.
+        save: path of a NetCDF file to write, as in `Simulation.run`; checked before the first run.
+        callbacks: as in `Simulation.run`; every member gets copies.
+        folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
         together: most members of a batch per device; memory grows with it. `None` chooses as described above.
         lanes, chunk: as in `Simulation.run`; members in lockstep advance all lanes at once.
         observe, diagnostics, metrics: as in `Simulation.run`.
         progress: as in `Simulation.run`.
-        save: path of a NetCDF file to write, as in `Simulation.run`; checked before the first run.
         deterministic: as in `Simulation.run`.
-        callbacks: as in `Simulation.run`; every member gets copies.
-        folder: the folder for finished members and for checkpoints of the others. The same call resumes from it.
         checkpoint_every: as in `Simulation.run`.
         devices: devices of this process: `"all"`, a number or a list; `None` takes JAX's default device. They run
             batches concurrently. A CPU with `None` or `"all"` runs one batch per core
@@ -135,15 +131,39 @@ def sweep(
         >>> dict(grid.loss.sizes)
         {'server.alpha': 2, 'seed': 3, 'evaluation': 3}
     """
+    options: Any = dict(locals())
     path = results.check_path(save, results.BEGINS)
+    dataset = completed(Work(**options), **options)
+    if path is not None:
+        results.save(dataset, path)
+    return warned(dataset)
+
+
+def completed(
+    work: Work,
+    folder: Any = None,
+    *,
+    checkpoint_every: int | str = "30s",
+    progress: bool | str | Reporter = False,
+    devices: Any = None,
+    executor: Any = None,
+    part: tuple[int, int] | None = None,
+    name: str = "",
+    **others: Any,
+) -> xr.Dataset:
+    """Runs the members of a sweep that the folder does not hold, and returns the result.
+
+    Args:
+        work: the sweep.
+        folder: its folder, if it has one.
+        checkpoint_every, progress, devices, executor, part: as in `sweep`.
+        name: what `progress=True` shows before the name of the sweep.
+        **others: options of `sweep` that `work` has taken.
+    """
     begun = time.perf_counter()
-    first, varied = axes_of(simulation, axes)
-    recording = first.recording(observe, diagnostics, metrics)
-    for name, number in {"together": together, "server_steps": server_steps}.items():
-        if number is not None:
-            check_whole("sweep", name, number)
-    limits = limits_of("sweep", until)
-    chosen = devices_of(devices)
+    chosen = work.speed.devices
+    steps = work.server_steps
+    kept = None
     if executor is not None and folder is None:
         raise UserError("sweep(executor=...) needs a folder=..., which all workers see and leave their results in")
     if executor is not None and devices is not None:
@@ -151,13 +171,6 @@ def sweep(
     first_batch, jobs = part or (0, 1)
     if part is not None and (folder is None or not 0 <= first_batch < jobs):
         raise UserError(f"sweep: part={shown(part)} needs a folder that all parts share, and (i, n) with 0 <= i < n")
-    speed = Speed(lanes, chunk, deterministic, tuple(chosen))
-    watchers = Labelled([*check_callbacks(callbacks), *limits.stops], **getattr(callbacks, "labels", {}))
-    how = speed, recording, watchers, limits.exact, dict(until or {})
-    work = Work(first, varied, server_steps, eval_every, seed, together, *how)
-    check_watchers(watchers, work.described(work.members, server_steps or 0))
-    steps, kept = work.server_steps, None
-    evaluation_interval(eval_every, steps)
     if folder is not None:
         kept = SweepFolder.begun(folder, work.identity, checkpoint_every, work.dims, steps)
     batches = work.batches(max(1, len(chosen)))[first_batch::jobs]
@@ -165,16 +178,17 @@ def sweep(
     if executor is None:  # an invalid schedule must raise before the first run, not lose the results of other members
         for place in left:
             work.schedule_of(place)
-    about = f"sweep of {len(work.members)}", steps * len(batches)
-    watching = contextlib.nullcontext() if progress is False else reporter_of(progress, *about)
-    with Interrupts().recorded() as interrupts, watching as reporter:
+    if progress is True and name:
+        progress = name
+    reporter = reporter_of(progress, f"sweep of {len(work.members)}", steps * len(batches))
+    with Watch(reporter).recorded() as watch:
         if executor is not None and kept is not None:
             from jaxafl.sweep.executors.tasks import run_in
 
-            run_in(executor, work, batches, kept, reporter, interrupts)
+            run_in(executor, work, batches, kept, watch)
         else:
             count = at_once(devices, chosen, work.bytes(left))
-            ended = _run_batches(work, batches, kept, chosen, count, reporter, interrupts)
+            ended = _run_batches(work, batches, kept, count, watch)
     if kept is not None and (executor is not None or part is not None):
         dataset = gather(kept.path)
     else:
@@ -182,41 +196,27 @@ def sweep(
     if kept and kept.changed:
         dataset.attrs["resumed"] = kept.changed
     dataset.attrs["wall_seconds"] = round(time.perf_counter() - begun, 3)
-    if path is not None:
-        results.save(dataset, path)
-    return warned(dataset)
+    return dataset
 
 
 def _run_batches(
-    work: Work,
-    batches: Sequence[Sequence[int]],
-    kept: SweepFolder | None,
-    devices: Sequence[Any],
-    count: int,
-    reporter: Reporter | None,
-    interrupts: Interrupts,
+    work: Work, batches: Sequence[Sequence[int]], kept: SweepFolder | None, count: int, watch: Watch
 ) -> dict[int, xr.Dataset]:
     """Runs batches in this process, `count` at once, and returns index of a member -> its result.
 
     An exception carries the results so far as its attribute `dataset`.
     """
     ended: dict[int, xr.Dataset] = {}
-    reports: dict[Any, tuple[int, int, float]] = {}
 
     def run(number: int, places: Sequence[int]) -> None:
-        interrupts.end(f"before batch {number} of {len(batches)}")
-        found = kept.finished(places) if kept else None
-        if found is None:
-            checkpoint = kept.checkpoint(places) if kept else None
-            try:
-                found = work.run(places, checkpoint, interrupts, reporter, reports)
-            except BaseException as error:
-                ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
-                raise
-            if kept:
-                kept.keep(places, found)
-        ended.update(zip(places, found, strict=True))
+        watch.end(f"before batch {number} of {len(batches)}")
+        try:
+            ended.update(zip(places, work.completed(places, kept, watch), strict=True))
+        except BaseException as error:
+            ended.update(zip(places, getattr(error, "datasets", ()), strict=False))
+            raise
 
+    devices = work.speed.devices
     pool = threads(devices, count) if count > 1 else None
     try:
         if pool is not None:
@@ -227,7 +227,7 @@ def _run_batches(
                 for number, places in enumerate(batches):
                     run(number, places)
     except BaseException as error:
-        interrupts.noticed = interrupts.noticed or signal.SIGINT  # ends the batches on other devices
+        watch.noticed = watch.noticed or signal.SIGINT  # ends the batches on other devices
         if pool is not None:
             pool.shutdown(cancel_futures=True)
         if ended:

@@ -9,7 +9,7 @@ from typing import Any
 import optax
 
 import jaxafl as afl
-from jaxafl.callbacks.stopping import ends_of
+from jaxafl.callbacks.limits import ends_of
 from jaxafl.device.content import content, source_of
 
 

@@ -159,7 +159,7 @@ def test_invalid_options_raise_before_any_run() -> None:
         (lambda: afl.compare({"a": one}, 0, 5), "seeds must be at least 1"),
         (lambda: afl.compare({"a": one}, [1, 1], 5), "each once"),
         (lambda: afl.compare({"a": one}, 2), 'server_steps, or a limit of simulated time such as until={"time"'),
-        (lambda: afl.compare({"a": one}, 2, {"a": 0}), "method a: server_steps must be at least 1"),
+        (lambda: afl.compare({"a": one}, 2, {"a": 0}), "server_steps must be at least 1, got 0 (method a)"),
         (lambda: afl.compare({"a": online}, 2, until={"time": 5}), "depends on the training"),
         (lambda: afl.Comparison({"a": artificial(a=[[0.1]]).results["a"].isel(seed=0)}), "sweeps over seeds"),
         (lambda: artificial(a=[[0.1, 0.2]]).summary(at={"time": 11}), "ends at time=10, before 11"),

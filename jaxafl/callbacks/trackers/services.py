@@ -58,7 +58,8 @@ class MLflow(Tracker):
             self.client.log_batch(self.run_id, params=parameters[start : start + 100])
 
     def chunk(self, chunk: Chunk) -> None:
-        now, values = int(1000 * time.time()), {**scalars_of(chunk), "simulated_seconds": chunk.time}
+        now = int(1000 * time.time())
+        values = {**scalars_of(chunk), "simulated_seconds": chunk.time}
         metrics = [self.module.entities.Metric(_key(name), value, now, chunk.stop) for name, value in values.items()]
         self.client.log_batch(self.run_id, metrics=metrics)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -13,31 +13,11 @@ from jaxafl.plot.canvas import label_of
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
 from jaxafl.results.curves import falls, has_failed, note, percent, scale_of, stated, value
 from jaxafl.results.failures import place_of
-from jaxafl.results.tables.members import OF_A_RUN, by_name, members
+from jaxafl.results.tables.members import OF_A_RUN, At, Member, by_name, members
 
 MANY = 7  # distinguishable colours; of more lines only the best are coloured
 PARTS = ("data", "model", "client", "server", "clock", "attack")
-At: TypeAlias = str | Mapping[str, Any]
-"""The point at which runs are compared, see `jaxafl.Comparison`."""
-
-
-class Line(NamedTuple):
-    """One configuration with its runs.
-
-    Attributes:
-        name: name on the page.
-        runs: one run per seed, without dimensions of a sweep.
-        place: axis -> value, as text; also `result` -> name if there are several results.
-        at: the point at which runs are compared, see `jaxafl.Comparison`.
-    """
-
-    name: str
-    runs: list[xr.Dataset]
-    place: dict[str, str]
-    at: At = "last"
-
-
-Lines: TypeAlias = Sequence[Line]
+Lines: TypeAlias = Sequence[Member]
 
 
 def named(results: Any) -> dict[str, xr.Dataset]:
@@ -50,8 +30,8 @@ def named(results: Any) -> dict[str, xr.Dataset]:
     return {str(name): one for name, one in by_name(results, title, "a report").items()}
 
 
-def lines_of(results: Mapping[str, xr.Dataset], at: At = "last") -> list[Line]:
-    """Returns the lines of results, in the order of the results.
+def lines_of(results: Mapping[str, xr.Dataset], at: At = "last") -> list[Member]:
+    """Returns the lines of results, in the order of the results. Their place has `result`, too, if there are several.
 
     Args:
         results: name -> result.
@@ -65,7 +45,7 @@ def lines_of(results: Mapping[str, xr.Dataset], at: At = "last") -> list[Line]:
         for member in members({name: dataset}, "eval_time", *_evaluated(dataset)):
             label = ", ".join(member.place.values()) if len(results) == 1 and member.place else member.name
             place = ({"result": name} if len(results) > 1 else {}) | member.place
-            found.append(Line(label, [_with_clients(run) for run in member.runs], place, at))
+            found.append(Member(label, [_with_clients(run) for run in member.runs], place, at))
     return found
 
 
@@ -81,7 +61,7 @@ def amount(metric: str, shown: float) -> str:
     return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
 
 
-def last(line: Line, metric: str, at: At | None = None) -> np.ndarray:
+def last(line: Member, metric: str, at: At | None = None) -> np.ndarray:
     """Returns the shown value of a metric at a point (by default `line.at`), float [seeds].
 
     Runs that failed or have not run have NaN.
@@ -90,7 +70,7 @@ def last(line: Line, metric: str, at: At | None = None) -> np.ndarray:
     return scale_of(metric) * np.asarray(found)
 
 
-def score(line: Line, metric: str) -> float | None:
+def score(line: Member, metric: str) -> float | None:
     """Returns a score by which larger is better; `None` if a run failed, or its metric is infinite."""
     mean = float(last(line, metric).mean())
     return None if not np.isfinite(mean) else -mean if lower(line.runs, metric) else mean

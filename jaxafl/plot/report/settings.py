@@ -6,10 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from jaxafl.plot.report.lines import MANY, PARTS, Line, Lines
+from jaxafl.plot.report.lines import MANY, PARTS, Lines
 from jaxafl.plot.report.markup import ABSENT, Html, element, table
 from jaxafl.references import citation
 from jaxafl.results.curves import note
+from jaxafl.results.tables.members import Member
 
 _RUN = ("seed", "server_steps", "eval_every", "num_clients", "precision", "backend", "jaxafl_version", "resumed")
 _GROUPS = ("server", "clock", "client", "attack", "data", "model", "run")
@@ -45,7 +46,7 @@ def cited(lines: Lines) -> str:
     return "\n\n".join(dict.fromkeys(entry for text in texts for entry in text.split("\n\n")))
 
 
-def _flat(line: Line) -> dict[str, str]:
+def _flat(line: Member) -> dict[str, str]:
     """Returns option -> value, as texts, of the first run of a line, without options that are not used."""
     found = {}
     for part in PARTS:

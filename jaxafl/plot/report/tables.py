@@ -10,12 +10,13 @@ import numpy as np
 
 from jaxafl.clock.accounts.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
-from jaxafl.plot.report.lines import At, Line, Lines, ending, label_of, last, metrics_of, percent, steps_made
+from jaxafl.plot.report.lines import At, Lines, ending, label_of, last, metrics_of, percent, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.accessor import Privacy
 from jaxafl.results.arrivals import discarded_runs, staleness_of
 from jaxafl.results.curves import AXES
 from jaxafl.results.points import in_words
+from jaxafl.results.tables.members import Member
 from jaxafl.results.tables.text import decimals
 
 _DELTA = 1e-5
@@ -113,7 +114,7 @@ def _means(lines: Lines, of: Callable[[Any], float], form: str) -> list[Cell]:
     return [_number(float(np.mean([of(run) for run in line.runs])), form) for line in lines]
 
 
-def _epsilon(line: Line) -> float:
+def _epsilon(line: Member) -> float:
     """Returns the largest ε of a client in the runs of a line; NaN if there is none."""
     try:
         return max(float(Privacy(run)(delta=_DELTA)["epsilon"].max()) for run in line.runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import xarray as xr
@@ -12,6 +12,8 @@ import xarray as xr
 from jaxafl.options import UserError, did_you_mean, shown
 from jaxafl.results.curves import failed_steps
 
+At: TypeAlias = str | Mapping[str, Any]
+"""A point at which runs are compared, see `jaxafl.Comparison`."""
 Results = xr.Dataset | Mapping[str, xr.Dataset]
 OF_A_RUN = {"step", "arrival", "evaluation", "version", "population", "label", "predicted", "test_set"}
 """Dimensions of the result of one run."""
@@ -19,11 +21,12 @@ _SEED = "seed"
 
 
 class Member(NamedTuple):
-    """Runs that a figure shows as one line."""
+    """Runs that a figure, or a report, shows as one line."""
 
     name: str  # "" for a single result that needs no name
     runs: list[xr.Dataset]  # without sweep dimensions; one per seed
     place: dict[str, str]  # axis of the sweep -> its value, as text
+    at: At = "last"  # the point at which a report compares the runs
 
 
 def members(results: Results, *variables: str) -> list[Member]:

@@ -6,7 +6,6 @@ results there, so that finished tasks are skipped.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
 import pickle
@@ -21,8 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxafl.callbacks.hooks import Interrupted, Interrupts
-from jaxafl.callbacks.progress import Reporter
+from jaxafl.callbacks.hooks import Interrupted, Watch
 from jaxafl.options import UserError
 from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.folder import SweepFolder
@@ -47,20 +45,17 @@ class Task:
         """
         kept = SweepFolder(folder)
         work, batches, wide = _work(folder, (pathlib.Path(folder) / _WORK).stat().st_mtime_ns)
-        places = batches[number]
-        if kept.are_finished(places):
-            return None
-        interrupts = Interrupts()
+        watch = Watch()
         try:
-            with jax.enable_x64(wide), interrupts.recorded():
-                kept.keep(places, work.run(places, kept.checkpoint(places), interrupts))
+            with jax.enable_x64(wide), watch.recorded():
+                work.completed(batches[number], kept, watch)
             work.schedules.clear()  # the memory of this process would grow with every batch
         except Exception as error:
             return f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"
         finally:
             # After the death of a worker, a pool terminates the others and waits for them. Without this line they wait
             # for more work, and for ever if the dead worker locked the queue.
-            if interrupts.noticed == signal.SIGTERM:
+            if watch.noticed == signal.SIGTERM:
                 signal.raise_signal(signal.SIGTERM)
         return None
 
@@ -71,14 +66,7 @@ class Task:
         return DelayedSubmission(self, *args)
 
 
-def run_in(
-    executor: Any,
-    work: Work,
-    batches: Sequence[Sequence[int]],
-    kept: SweepFolder,
-    reporter: Reporter | None,
-    interrupts: Interrupts,
-) -> None:
+def run_in(executor: Any, work: Work, batches: Sequence[Sequence[int]], kept: SweepFolder, watch: Watch) -> None:
     """Runs the batches of a sweep that are not finished in other processes.
 
     A batch that ends with an error has the error in the folder; the same call runs it again.
@@ -88,8 +76,7 @@ def run_in(
         work: the sweep.
         batches: for each batch, the indices of its members.
         kept: folder of the sweep.
-        reporter: receives the server steps of finished batches, if somebody wants to see them.
-        interrupts: the recorded signals.
+        watch: the signals; its reporter receives the server steps of finished batches.
 
     Raises:
         ValueError: the executor is a process pool whose workers are forks.
@@ -97,8 +84,7 @@ def run_in(
     """
     import cloudpickle
 
-    # without members and schedules
-    task = dataclasses.replace(work), [list(places) for places in batches], jnp.result_type(float) == jnp.float64
+    task = work, [list(places) for places in batches], jnp.result_type(float) == jnp.float64
     with replacing(kept.path / _WORK) as unfinished:
         unfinished.write_bytes(cloudpickle.dumps(task))
     pool = executor if hasattr(executor, "submit") else executor()
@@ -116,15 +102,15 @@ def run_in(
                 kept.failed(places, "")
                 running[pool.submit(Task(), str(kept.path), number)] = places
         while running:
-            interrupts.end(f"with {len(running)} of {len(batches)} batches left")
+            watch.end(f"with {len(running)} of {len(batches)} batches left")
             time.sleep(_POLL)
             for future in [one for one in running if one.done()]:
                 places = running.pop(future)
                 _check_end(future, places, work, kept)
                 ran += len(places)
                 done = (len(batches) - len(running)) * work.server_steps
-                if reporter is not None:
-                    reporter.update(done, ran * work.server_steps / (time.perf_counter() - begun), {})
+                if watch.reporter is not None:
+                    watch.reporter.update(done, ran * work.server_steps / (time.perf_counter() - begun), {})
     finally:
         for future in running:
             getattr(future, "cancel", bool)()
