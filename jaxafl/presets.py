@@ -9,7 +9,7 @@ import numpy as np
 import optax
 
 from jaxafl.clock import Clock, Duration, constant, free_running, grace, regional_rounds, synchronous, tiers
-from jaxafl.options import Number, as_numbers, check_flag, check_number, check_whole
+from jaxafl.options import Number, UserError, as_numbers, check_flag, check_number, check_whole
 from jaxafl.server import Server, asysg, delayed_nesterov, fedat, fedbuff, fedopt, fedstale, halos, hierfavg
 
 REFERENCES = {
@@ -168,6 +168,7 @@ def diloco(
     References:
         Douillard et al., "DiLoCo: distributed low-communication training of language models", 2023.
     """
+    check_number("presets.diloco", "momentum", momentum, least=0, below=1)
     made: Any = fedopt  # passes what it does not know to the optimiser
     server = made(optax.sgd, learning_rate, momentum=momentum, nesterov=True, staleness="none")
     return Preset(server, synchronous(cohort=workers, durations=durations))
@@ -252,7 +253,10 @@ def halos_regions(
         Kim et al., "HALoS: Hierarchical asynchronous local SGD over slow networks for geo-distributed large language
         model training", ICML 2025.
     """
+    check_number("presets.halos_regions", "bytes", bytes, above=0)
     check_number("presets.halos_regions", "bandwidths", bandwidths, above=0, per_client=True)
+    if len(bandwidths) != (count := 1 + max(regions)):
+        raise UserError(f"presets.halos_regions: {len(bandwidths)} bandwidths for {count} regions; give one for each")
     seconds = 8 * bytes / (1e9 * np.asarray(bandwidths, float))
     return Preset(
         halos(alpha=alpha), tiers(regions=regions, durations=durations, up=seconds, down=seconds, after=after)

@@ -15,6 +15,7 @@ from jaxafl.clock import (
     constant,
     free_running,
     grace,
+    interrupting,
     link,
     mac_network,
     open_slots,
@@ -217,6 +218,8 @@ def test_energy_of_waits_pauses_shared_links_and_send_buffers():
     each = constant(np.array([1.0, 3.0])) + link(shared=8.0, bytes=8.0)
     flying = schedule(free_running(2, durations=each), 2, 1, 2)
     np.testing.assert_allclose(flying.energy(1).busy_seconds, flying.time[-1])
+    touched = interrupting(period=4.0, contacted=1, durations=constant(1.0, per="step"))  # clients 1, 0 and 0
+    assert schedule(touched, 3, 2, 3).energy(1).busy_seconds.values.tolist() == [4, 4, 2]
     drawn = sampled(drawn=1, durations=constant(np.array([1.0, 10.0])), sets=[[1], [1]])
     assert schedule(drawn, 2, 1, 2).energy(0, 0, 1, size=(8, 0)).joules.values.tolist() == [0, 16]
 

@@ -23,7 +23,13 @@ from jaxafl.server import aggregate
 NONE = ("none", "null", "None")
 _WORDS = {"true": True, "false": False, "inf": np.inf, "nan": np.nan}
 _NAMES = public(clock, upload, correction, aggregate, attack)
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.BitOr: operator.or_,
+}
 
 
 def read(text: str, hint: Any = Any) -> Any:
@@ -59,7 +65,7 @@ def parsed(text: str, *made: type) -> Any:
     """Builds the part of an expression.
 
     Allowed are the parts of the package by name, those of users as `package.module:name(...)`, numbers (also `inf`),
-    strings, `True`, `False`, `None`, lists, parentheses, and `+`, `-`, `*` and `/`, as in Python.
+    strings, `True`, `False`, `None`, lists, parentheses, and `+`, `-`, `*`, `/` and `|`, as in Python.
 
     Args:
         text: the expression, such as `uniform(1, 5, per="client") * 2 + suspension(0.1)`.
@@ -94,7 +100,9 @@ def _value(node: ast.expr) -> Any:
         case ast.Call():
             keywords = {str(one.arg): _value(one.value) for one in node.keywords}
             return _named(ast.unparse(node.func))(*map(_value, node.args), **keywords)
-    raise UserError(f"{ast.unparse(node)!r} is not allowed; expected numbers, parts such as uniform(1, 5), + - * and /")
+    raise UserError(
+        f"{ast.unparse(node)!r} is not allowed; expected numbers, parts such as uniform(1, 5), + - * / and |"
+    )
 
 
 def _named(name: str) -> Callable[..., Any]:

@@ -417,7 +417,9 @@ def _fit(values: dict[str, Any], names: dict[str, Constructor], given: dict[str,
     if "concurrency" in clock and "--clock.concurrency" not in given:
         clock["concurrency"] = None if clock.get("rate") else min(clock["concurrency"], clients)
     if "--clock.buffer" not in given and (usual := clock.get("buffer")):
-        clock["buffer"] = None if clock.get("period") else min(usual, clock.get("concurrency") or usual)
+        clock["buffer"] = (
+            None if clock.get("period") or clock.get("closes") else min(usual, clock.get("concurrency") or usual)
+        )
     if client["epochs"] is not None and "--client.steps" not in given:
         client["steps"] = None
     for name, _, default, *_ in names["client"].options:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from bisect import insort
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeAlias
@@ -90,6 +91,7 @@ class Fleet:
         self.dropped: list[Dropped] = []  # since the last server step
         self.known: dict[int, LocalRun] = {}  # by run_id, those that a server step may still take
         self.flight: list[LocalRun] = []  # a heap, also of runs that were stopped
+        self.arrived: deque[LocalRun] = deque()  # that `arrivals` has not yielded yet
         self.runs = [0] * num_clients  # that each client has started
         self.longest = 0.0  # seconds of the longest run so far, without its hang
         self.since = 0  # arrivals since the last server step
@@ -125,22 +127,29 @@ class Fleet:
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
         self.size = clock.arrivals(num_clients)
         self.empty = Delivery.EMPTY in clock.delivers
+        self.by_client = Delivery.BY_CLIENT in clock.delivers
         self.repeats = Delivery.REPEATED in clock.delivers
         self.offered: dict[int, int] = {}  # client -> run_id of its last run, if runs may be taken again
 
     # ---- what a clock calls
 
     def arrivals(self) -> Iterator[LocalRun]:
-        """Yields runs as they arrive. The clients that are due start when time moves on."""
-        for runs in self.instants():
-            yield from runs
+        """Yields runs as they arrive. The clients that are due start when time moves on.
+
+        A loop that is left within an instant, by `break`, leaves the rest of its arrivals to the next loop.
+        """
+        instants = self.instants()
+        while True:
+            while self.arrived:
+                yield self.arrived.popleft()
+            self.arrived.extend(next(instants))
 
     def instants(self) -> Iterator[list[LocalRun]]:
         """Yields the runs that arrive at one instant, in client order.
 
         At first every client starts, unless the clock has started runs. Clients that are due, by default those whose
         runs have ended, start when the loop asks for the next instant. At `alarm` an empty list comes, after the
-        arrivals of that instant.
+        arrivals of that instant. Runs that have ended before `now`, since the clock has moved it, come at `now`.
         """
         flight, due, known = self.flight, self.due, self.known
         if not (self.started or due) and self.opens == NEVER:
@@ -157,21 +166,22 @@ class Fleet:
             phase = NEVER if self.transport is None else self.transport.time(self.now)
             opens = min(self.opens, self.wakes)
             if opens < min(first, phase):
-                self.now, self.wakes = opens, NEVER
+                self.now, self.wakes = max(self.now, opens), NEVER
                 if opens == self.opens:
                     self.opens = NEVER
                     self.open(min(first, phase))
                 self.start_due()
                 continue
             if phase <= first and phase < NEVER:
-                ended, self.now = self.transport.advance(self.now), phase  # type: ignore[union-attr]
+                ended = self.transport.advance(self.now)  # type: ignore[union-attr]
+                self.now = max(self.now, phase)
                 if ended is not None:  # else a transfer, or the work between two, that is not the last of its run
                     known[ended.run_id] = ended
                     heappush(flight, ended)
                 continue
             if first == NEVER:
                 self.gone()
-            self.now, runs = first, []
+            self.now, runs = max(self.now, first), []
             while flight and flight[0].arrived == first:
                 if flight[0].run_id in self.open_ended:
                     self.settle()
@@ -189,7 +199,7 @@ class Fleet:
             if self.since > _PATIENCE * self.num_clients:
                 self._check_endless()
             yield runs
-            if self.alarm != self.now:
+            if self.alarm != first:
                 self.start_due()
 
     def step(
@@ -210,10 +220,10 @@ class Fleet:
             time: time of the step in simulated seconds; `None` is now.
             **columns: further values, one for the step or one per run, for `Schedule.columns`.
         """
-        if time is not None:
-            if not time >= self.now:
-                self._fail(f"is at {time} s, and the time is {self.now} s", "times that do not fall")
-            self.now = time
+        time = self.now if time is None else time
+        if not time >= max(self.now, self.stepped):
+            self._fail(f"is at {time} s, and the time is {max(self.now, self.stepped)} s", "times that do not fall")
+        self.now = time
         if self.now == NEVER:
             self._fail(
                 f"waits for {self._endless() or 'runs'} for ever: its duration is infinite",
@@ -233,6 +243,9 @@ class Fleet:
                         f"takes run {run.run} of client {run.client}, which has not started or was taken before",
                         "each run once, or Delivery.REPEATED in `delivers`",
                     )
+        for given, size in ((kinds, self.num_clients if self.by_client else len(runs)), (counts, len(runs))):
+            if given is not None and (len(given) != size or any(one != int(one) for one in given)):
+                self._fail(f"has the kinds or counts {[*given]}", f"{size} whole numbers")
         makes = self.completes is None or self.completes(runs)
         totals = (self.started + self.before, *self.totals.values(), self.skipped)
         kinds = [0] * len(runs) if kinds is None else kinds
@@ -338,7 +351,10 @@ class Fleet:
     def stop(self, run: LocalRun) -> None:
         """Stops a run in flight; its client restarts when time moves on, before idle clients are drawn."""
         self.settle()
-        self.discard(self.known.get(run.run_id, run), "stopped")
+        run = self.known.get(run.run_id, run)
+        if run.arrived <= self.now:
+            self._fail(f"stops run {run.run} of client {run.client}, which has ended", "`discard` for runs that arrive")
+        self.discard(run, "stopped")
         self.ended += 1
         if self.transport is not None:
             self.transport.stop(self.now, run)
@@ -373,7 +389,9 @@ class Fleet:
             self.totals[reason] += 1
         elif reason not in ("late", "abandoned"):
             self._fail(f"discards a run as {reason!r}", f"{', '.join(self.totals)}, late or abandoned")
-        self.known.pop(run.run_id, None)
+        if self.known.pop(run.run_id, None) is None:
+            given = f"discards run {run.run} of client {run.client}, which was taken or discarded before"
+            self._fail(given, "each run once")
         ended = self.now if reason in ("stopped", "abandoned") else run.arrived
         self.dropped.append(Dropped(run, reason, ended))
 

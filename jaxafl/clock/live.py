@@ -13,14 +13,15 @@ import numpy as np
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.options import check_durations
-from jaxafl.clock.schedule import FLYING, PER_STEP, WAITING, Schedule, Source, Unused
+from jaxafl.clock.schedule import FLYING, PER_ARRIVAL, PER_STEP, WAITING, Schedule, Source, Unused
 from jaxafl.device.compilation import check_untraced
 from jaxafl.device.hardware import host_bytes
-from jaxafl.options import UserError, check_number, check_options, check_whole
+from jaxafl.options import UserError, check_number, check_options, check_whole, shown
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
 _TYPES = [np.float64 if name in ("arrived", "started", "work") else np.int32 for name in LocalRun._fields]
 _TOTALS = PER_STEP[1:]
+_NAMES = {*PER_STEP, *PER_ARRIVAL, *vars(Schedule)}
 
 
 def schedule(clock: Clock, num_clients: int, local_steps: Any, server_steps: int, seed: int = 0) -> Schedule:
@@ -78,6 +79,7 @@ class Live:
         self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)
         self.fleet = Fleet(clock, num_clients, local_steps, self.seed)
         self.steps = clock.steps(self.fleet)
+        self.columns: dict[str, bool] | None = None  # those of the clock's own, and if they have a value per arrival
         self.replies: Replies | None = None  # to the last server step, if `Fleet.hear` asks for them
         self.times = np.zeros(0)  # of the server steps so far, without pauses
         self.error: Exception | None = None  # of the step after those that a call of `advance` has returned
@@ -172,9 +174,10 @@ class Live:
             per_arrival["kind"] = per_step["kind"][step - start, per_arrival["client"]]
         else:
             per_arrival["kind"] = np.fromiter(itertools.chain(*kinds), np.int32)
-        for name in columns[0] if columns else ():
+        self._check_columns(steps)
+        for name, of_arrivals in (self.columns or {}).items() if columns else ():
             values = [one[name] for one in columns]
-            if np.ndim(values[0]):
+            if of_arrivals:
                 per_arrival[name] = np.concatenate(values)
             else:
                 per_step[name] = np.array(values)
@@ -194,6 +197,23 @@ class Live:
         )
         check_arrivals(clock, made)
         return made
+
+    def _check_columns(self, steps: Sequence[ServerStep]) -> None:
+        """Raises `UserError` for a step whose own columns are not those of the first step, or have another length."""
+        for step in steps:
+            sizes = {name: np.shape(values)[:1] for name, values in step.columns.items()}
+            form = {name: size != () for name, size in sizes.items()}
+            self.columns = form if self.columns is None else self.columns
+            if form != self.columns or any(size not in ((), (len(step.runs),)) for size in sizes.values()):
+                raise UserError(
+                    f"the clock {self.clock.name}: server step {step.version} has columns of the sizes {shown(sizes)}; "
+                    f"expected those of the first step, {[*self.columns]}, each one value or {len(step.runs)}, one per "
+                    "arrival"
+                )
+            if known := sizes.keys() & _NAMES:
+                raise UserError(
+                    f"the clock {self.clock.name}: schedules have {sorted(known)} already; rename the column"
+                )
 
     def _columns(self, runs: Sequence[LocalRun], step: np.ndarray) -> dict[str, Any]:
         """Returns the columns of runs that server steps take or drop, with the pauses of the steps before.
@@ -228,7 +248,7 @@ class Live:
         if self.fleet.transport is not None:  # transfers are work
             return until - run.started
         worked = run.work - (run.arrived - until) if self.fleet.waits else min(run.work, until - run.started)
-        return max(0.0, worked)
+        return max(worked, 0.0)  # NaN stays
 
 
 def check_arrivals(clock: Clock, found: Schedule) -> None:

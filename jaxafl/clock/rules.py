@@ -19,7 +19,7 @@ from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
 from jaxafl.clock.idle import Awake, idle_of, take
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, Part, UserError, number, static
+from jaxafl.options import Number, Part, number, static
 
 Interval: TypeAlias = Literal["constant", "poisson"]
 
@@ -314,11 +314,6 @@ class grace(_Together):
 
     window: Number = number(least=0, infinite=True)
     close: Literal["end", "last"] = static(default="end")
-
-    def begin(self, fleet: Fleet, clock: Any) -> None:
-        super().begin(fleet, clock)
-        if self.close == "last" and fleet.transport is not None:
-            raise UserError('grace: close="last" needs times that are known ahead; give close="end" with a shared link')
 
     def closes(self, fleet: Fleet) -> float:
         end = fleet.waiting[0].arrived + float(self.window)

@@ -25,6 +25,7 @@ _VARIABLES = """
     local_accuracy attacker eval_step eval_time eval_updates eval_local_steps eval_bytes client_name client_samples
     client_accuracy_error seed simulation method sample member runs_started runs_refused runs_stopped runs_lost
     runs_never_consumed starts_skipped failed_step failed_client stopped member_error server_steps_made
+    final_time final_step final_updates final_local_steps final_bytes
 """
 _TAKEN = frozenset(_VARIABLES.split())
 _SETS = ("average_", "client_", "final_", "personal_", "test_", "validation_")  # beginnings of evaluations of a metric

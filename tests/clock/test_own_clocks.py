@@ -88,7 +88,21 @@ class wrong(c.Clock):
                     "never": {"time": np.inf},
                     "a kind": {"kinds": [2]},
                     "a count": {"counts": [2]},
+                    "two counts": {"counts": [1, 1]},
+                    "half a count": {"counts": [0.5]},
+                    "a column": {"score": 1.0},
                 }.get(self.what, {})
+                if self.what == "dropped twice":
+                    fleet.discard(run)
+                    fleet.discard(run)
+                if self.what == "stopped late":
+                    fleet.stop(run)
+            if self.what == "a short column":
+                given["score"] = [1.0] * min(1 + fleet.version % 4, 2)
+            if self.what == "a known column":
+                given["work"] = [1.0]
+            if fleet.version == 3 and self.what == "back":
+                fleet.now -= 10
             runs = [run]
             if fleet.version == 3 and self.what == "a run twice":
                 runs = [taken[0]]
@@ -106,6 +120,12 @@ class wrong(c.Clock):
         ("never", "server step 3 waits"),
         ("a kind", "server step 3 has kind=2"),
         ("a count", "server step 3 has multiplicity=2 .* Delivery.MULTIPLE"),
+        ("two counts", r"server step 3 has the kinds or counts \[1, 1\]; expected 1 whole"),
+        ("half a count", r"server step 3 has the kinds or counts \[0.5\]"),
+        ("a column", "server step 3 has columns of the sizes {'score': .*those of the first step"),
+        ("dropped twice", "server step 3 discards run .* which was taken or discarded before"),
+        ("stopped late", "server step 3 stops run .* which has ended"),
+        ("back", "server step 3 is at -.*times that do not fall"),
         ("a run twice", "server step 3 takes run .* Delivery.REPEATED"),
         ("two arrivals", "server step 3 has 2 arrivals; expected the 1"),
         ("none", "server step 3 has no arrivals; expected some, or Delivery.EMPTY"),
@@ -115,6 +135,62 @@ def test_a_mistake_of_a_clock_is_named_with_its_server_step(what: str, words: st
     assert c.schedule(wrong(what), CLIENTS, 1, 3).server_steps == 3
     with pytest.raises(ValueError, match=f"the clock wrong.*{words}"):
         c.schedule(wrong(what), CLIENTS, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"), [("a short column", "server step 1 has columns"), ("a known column", "work")]
+)
+def test_columns_of_a_clock_fit_its_arrivals(what: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"the clock wrong.*{words}"):
+        c.schedule(wrong(what), CLIENTS, 1, 6)
+
+
+class busy(c.Clock):
+    """A server step of client 0 takes the server five seconds.
+
+    Args:
+        durations: duration of a run in simulated seconds.
+    """
+
+    durations: c.Duration = dataclasses.field(kw_only=True)
+
+    delivers = Delivery.STALE | Delivery.CONTINUOUS
+
+    def steps(self, fleet: Fleet) -> Any:
+        for run in fleet.arrivals():
+            yield fleet.step([run], time=fleet.now + 5.0 * (run.client == 0))
+
+
+def test_runs_that_end_while_the_server_is_busy_wait_for_it() -> None:
+    found = c.schedule(busy(durations=c.constant([1.0, 2.0, 3.0])), 3, 1, 6)
+    assert found.time.tolist() == [6, 6, 6, 12, 12, 12] and found.arrived[:, 0].tolist() == [1, 2, 3, 7, 8, 9]
+    assert found.started[:, 0].tolist() == [0, 0, 0, 6, 6, 6] and found.version[3:, 0].tolist() == [1, 2, 3]
+
+
+class threes(c.Clock):
+    """Steps with three arrivals, each with a loop of its own.
+
+    Args:
+        durations: duration of a run in simulated seconds.
+    """
+
+    durations: c.Duration = dataclasses.field(kw_only=True)
+
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+
+    def steps(self, fleet: Fleet) -> Any:
+        while True:
+            taken = []
+            for run in fleet.arrivals():
+                taken.append(run)
+                if len(taken) == 3:
+                    break
+            yield fleet.step(taken)
+
+
+def test_a_loop_that_is_left_within_an_instant_leaves_the_rest_to_the_next() -> None:
+    found = c.schedule(threes(durations=c.constant(1.0)), 4, 1, 4)  # all four arrive at 1, 2 and 3 s
+    assert found.client.tolist() == [[0, 1, 2], [3, 0, 1], [2, 3, 0], [1, 2, 3]] and found.time.tolist() == [1, 2, 3, 3]
 
 
 def test_what_a_clock_does_not_declare_is_found() -> None:

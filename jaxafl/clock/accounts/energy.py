@@ -41,11 +41,14 @@ def energy_of(
         raise UserError(
             f"energy: runs of the clock {schedule.protocol} have no duration; expected a clock with durations"
         )
+    flies = np.append(np.zeros(len(first), bool), unused.reason == "flying")  # these are cut already
+    late = np.where(flies, 0, np.fmax(ended - end, 0))
     ended = np.fmin(ended, end)  # on a shared link nobody knows the end of a run in flight
+    work = np.maximum(work - late, 0) if schedule.waits else np.clip(end - started, 0, work)
     begun = started <= end
     pulled = schedule.source is not None and Delivery.PULLED in schedule.source.clock.delivers
     sent = ("refused", "lost") if pulled else ("refused", "lost", "waiting")
-    uploads = np.concatenate([takings, np.isin(unused.reason, sent)])
+    uploads = np.concatenate([takings, np.isin(unused.reason, sent) & (unused.ended <= end)])
     transferred = begun * np.float64(size[1]) + uploads * np.float64(size[0])
     begins = ended - work if schedule.waits else started
 
@@ -53,6 +56,8 @@ def energy_of(
         return np.bincount(client, values, clients)
 
     busy, moved = total(work), per_byte * total(transferred)
+    if (busy > (1 + 1e-9) * end).any():
+        raise UserError(f"energy: client {busy.argmax()} is at work for longer than {end:g} s: it has runs at one time")
     joules = watts * busy + idle_watts * (end - busy) + moved
     everyone = np.arange(clients)
     weighted = total(so_far(client, begins + work) - so_far(client, begins))

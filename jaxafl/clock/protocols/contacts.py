@@ -109,7 +109,7 @@ class interrupting(Clock):
         return self.contacted
 
     def steps(self, fleet: Fleet) -> Steps:
-        current = [fleet.start(client, timed=False) for client in range(fleet.num_clients)]
+        current = [_begin(fleet, client) for client in range(fleet.num_clients)]
         while True:
             now = (fleet.version + 1) * float(self.period)
             contacted = sorted(drawn_clients(fleet, fleet.version, self.contacted))
@@ -123,8 +123,16 @@ class interrupting(Clock):
             fleet.longest = max([fleet.longest, *complete])
             step = fleet.step(taken, time=now)
             for client in contacted:
-                current[client] = fleet.start(client, timed=False)
+                current[client] = _begin(fleet, client)
             yield fleet.recounted(step)
+
+
+def _begin(fleet: Fleet, client: int) -> LocalRun:
+    """Starts a run that ends at a contact. Its client works up to K local steps of it."""
+    run = fleet.start(client, timed=False)
+    latency, per_step = _lasting(fleet, run)
+    run = fleet.known[run.run_id] = run._replace(work=latency + per_step * run.local_steps)
+    return run
 
 
 def _lasting(fleet: Fleet, run: LocalRun) -> tuple[float, float]:

@@ -29,9 +29,9 @@ class fedat(Server):
     """FedAT: x ← Σ_m (T_{M+1-m} / T) w_m whenever a tier m has ended a round, T = Σ_m T_m.
 
     Tiers are regions of the clock, numbered from the fastest to the slowest. w_m is the mean of the models of the
-    tier's last round, weighted by samples, and x_0 before the first one; T_m counts rounds. So tiers that end few
-    rounds, the slow ones, get the weights of those that end many. The next round of tier m starts from x.
-    `Client(proximal=λ)` is the paper's constraint λ/2 ‖x_i - x‖² of the clients.
+    tier's last round, weighted by samples, and x_0 before the first one; T_m counts the rounds whose model was sent. So
+    tiers that end few rounds, the slow ones, get the weights of those that end many. The next round of tier m starts
+    from x. `Client(proximal=λ)` is the paper's constraint λ/2 ‖x_i - x‖² of the clients.
 
     All T_m begin at 0, so that a tier counts once tier M + 1 - m has ended a round, as in the formula and in codes of
     third parties (two on Plato and Flotilla); neither the paper's pseudocode nor the authors' code was at hand. Batch
