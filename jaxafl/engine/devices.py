@@ -5,7 +5,6 @@ XLA divides the local training of the lanes by itself, and gathers the updates t
 
 from __future__ import annotations
 
-import operator
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +42,8 @@ def constrained(mesh: Mesh, state: State) -> State:
 
 
 def on_first_device(tree: Any) -> Any:
-    """Returns the first device's copy of arrays that every device of the run has."""
-    return jax.tree.map(operator.methodcaller("addressable_data", 0), tree)
+    """Returns the first device's copy of arrays that every device of a mesh has."""
+    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
 
 def _places(mesh: Mesh, tree: Any) -> Any:

@@ -57,26 +57,29 @@ class Evaluator:
             device: data on the devices.
             model: of all members, each leaf [P, ...].
         """
-        self.program, self.data, self.own = problem.program(), problem.data, None
-        self.device: DeviceData
-        self.device = on_first_device(device if device.validation is not None else device._replace(arrays=None))
+        self.mesh, self.program, self.own_set = problem.mesh, problem.program(), ""
+        self.device: DeviceData = device if device.validation is not None else device._replace(arrays=None)
+        if self.mesh is not None:
+            self.device, model = on_first_device((self.device, model))
+        self.clients, self.own, self.owners = None, None, None
         self.members, self.metrics, self.warned = members, dict(problem.recording.metrics), set[str]()
-        self.clients: dict[str, Clients] = {}
         if "per_client" in self.program.recording.diagnostics:
-            owners = self.data.owners
-            self.clients = {"" if owners.of_test else "validation_": on_device((owners.owner, owners.samples))}
+            self.owners = owners = problem.data.owners
+            self.own_set = "" if owners.of_test else "validation_"
+            self.clients = on_device((owners.owner, owners.samples))
         if problem.client.personal is not None and device.owned is not None:
-            self.own = on_device(np.asarray(self.data.owners.clients, np.int32))
-        given = self.device, self.clients, on_first_device(model)
-        self.compiled, self.seconds = compiled(evaluate_members, (self.program,), given)
+            self.own = on_device(np.asarray(problem.data.owners.clients, np.int32))
+        given = self.device, self.clients, model
+        self.compiled, self.seconds = compiled(evaluate_members, (self.program, self.own_set), given)
 
     def of_state(self, state: State) -> dict[str, np.ndarray]:
         """Returns metrics of the models, each [P], of single clients [P, C]; `average_...` of the mean of versions."""
         found = self.of_model(state.model)
         if self.own is not None:
-            arguments = self.device, self.own, *on_first_device((state.memory.tree.personal, state.model))
-            static = self.program, bool(self.clients)
-            found |= on_host(compiled(evaluate_personal, static, arguments)[0](*arguments))
+            single = self.owners is not None
+            own = state.memory.tree.personal, state.model
+            arguments = self.device, self.own, *(own if self.mesh is None else on_first_device(own))
+            found |= on_host(compiled(evaluate_personal, (self.program, single), arguments)[0](*arguments))
         if state.average is not None:
             average = self.of_model(state.model._replace(params=state.average))
             found |= {f"average_{name}": values for name, values in average.items()}
@@ -84,9 +87,9 @@ class Evaluator:
 
     def of_model(self, model: Version) -> dict[str, np.ndarray]:
         """Returns metrics of models, each leaf [P, ...]."""
-        model = on_first_device(model)
-        found = on_host(self.compiled(self.device, self.clients, model))
-        return found | self._of_sets(model) if self.metrics else found
+        local = model if self.mesh is None else on_first_device(model)
+        found = on_host(self.compiled(self.device, self.clients, local))
+        return found | self._of_sets(local) if self.metrics else found
 
     def _of_sets(self, model: Version) -> dict[str, np.ndarray]:
         """Returns the metrics of whole sets, name -> [P, ...]; of single clients (`client_...`) [P, clients, ...]."""
@@ -96,9 +99,8 @@ class Evaluator:
                 labels, outputs = self._outputs(prefix, model, member)
                 for name in self.metrics:
                     found.setdefault(f"{prefix}{name}", []).append(self._value(prefix, name, labels, outputs))
-                    if prefix in self.clients:
-                        owners = self.data.owners
-                        rows = np.split(np.argsort(owners.owner, kind="stable"), np.cumsum(owners.samples))
+                    if self.owners is not None and prefix == self.own_set:
+                        rows = np.split(np.argsort(self.owners.owner, kind="stable"), np.cumsum(self.owners.samples))
                         parts = [jax.tree.map(lambda leaf, one=one: leaf[one], (labels, outputs)) for one in rows[:-1]]
                         each = np.stack([self._value("client_", name, *part) for part in parts])
                         found.setdefault(f"client_{name}", []).append(each)
@@ -144,38 +146,39 @@ class Evaluator:
 
 
 def evaluate(
-    program: Program, members: int, device: DeviceData, clients: dict[str, Clients], model: Version
+    program: Program, own_set: str, members: int, device: DeviceData, clients: Clients | None, model: Version
 ) -> dict[str, Array]:
     """Computes mean loss and metrics over the test set, further test sets (`test_...`), and the validation set.
 
-    Names of the validation set begin with `validation_`, and those of the samples of single clients with `client_`,
-    each [C].
+    Names of the validation set begin with `validation_`. With `clients`, those of the samples of single clients begin
+    with `client_`, each [C].
 
     Args:
         program: static.
+        own_set: static, prefix of the set on which single clients are evaluated, see `sets_of`.
         members: static, models that are evaluated at once.
         device: the data.
-        clients: the single clients by the prefix of the set on which they are evaluated, see `sets_of`; may be empty.
+        clients: the single clients, or `None`.
         model: the model.
     """
     found: dict[str, Array] = {}
     for prefix in sets_of(program.data, device):
-        found |= _of_set(program, members, device, prefix, clients.get(prefix), model)
+        found |= _of_set(program, members, device, prefix, clients if prefix == own_set else None, model)
     return with_test_sets(found, len(device.tests), jnp.stack) if device.tests else found
 
 
 def evaluate_members(
-    program: Program, device: DeviceData, clients: dict[str, Clients], model: Version
+    program: Program, own_set: str, device: DeviceData, clients: Clients | None, model: Version
 ) -> dict[str, Array]:
     """Evaluates the models of all members: one by one on a CPU, otherwise together.
 
     Args:
-        program, device, clients: see `evaluate`.
+        program, own_set, device, clients: see `evaluate`.
         model: of all members, each leaf [P, ...].
     """
     count = len(jax.tree.leaves(model)[0])
     together = 1 if on_cpu() else count
-    one = functools.partial(evaluate, program, together, device, clients)
+    one = functools.partial(evaluate, program, own_set, together, device, clients)
     return jax.lax.map(one, model) if together < count else over_members(one, count, (0,), 0)(model)
 
 

@@ -47,6 +47,7 @@ class Execution:
 
     tables: Any
     rows_before: Any  # rows of the tables before each server step at which a call can begin or end
+    constant: tuple[Any, ...]  # arguments of every call
     ended: tuple[int, str] | None = None
 
     def __init__(self, problems: Sequence[Problem], shapes: Shapes, deterministic: bool, *, shared: bool) -> None:
@@ -72,7 +73,7 @@ class Execution:
         self.compile_seconds = self.evaluator.seconds
         self.first: dict[str, np.ndarray] = {}
         if first.recording.observe is not None:
-            params = on_first_device(self.state.model.params)
+            params = self.state.model.params if first.mesh is None else on_first_device(self.state.model.params)
             observe, _ = compiled(observe_members, (first.program(),), (params,), once=True)
             self.first = on_host(observe(params))
 
@@ -103,7 +104,8 @@ class Execution:
     def compile(self, tables: Any, shapes: Shapes) -> None:
         """Compiles the program for tables on the device."""
         self.tables, self.program = placed(self.program.mesh, tables), self.program._replace(shapes=shapes)
-        arguments = (self.members, self.problems[0].device, self.tables, self.state, *[on_device(np.int32(0))] * 3)
+        self.constant = self.members, self.problems[0].device, self.tables
+        arguments = (*self.constant, self.state, *[on_device(np.int32(0))] * 3)
         self.compiled, seconds = compiled(advance, (self.program,), arguments, (3,), deterministic=self.deterministic)
         self.compile_seconds += seconds
 
@@ -115,8 +117,8 @@ class Execution:
         first, last = self.rows_before[start], self.rows_before[stop]
         if (last - first) % self.shapes.rows_per_check:  # only `iterate` ends a call within a block
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
-        arguments = self.members, self.problems[0].device, self.tables, self.state, *map(np.int32, (first, last, start))
-        self.state, records = self.compiled(*arguments)
+        numbers = map(np.int32, (first, last, start))
+        self.state, records = self.compiled(*self.constant, self.state, *numbers)
         return jax.tree.map(operator.itemgetter(np.s_[:, : stop - start]), on_host(records))
 
     def make_room(self, saved: State) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.fleet import LocalRun, ServerStep
 from jaxafl.clock.live import Live
-from jaxafl.clock.schedule import COMPLETED
+from jaxafl.clock.schedule import COMPLETED, joined
 from jaxafl.engine.plan import Segments, Steps, columns_read
 from jaxafl.engine.problem import Problem, Shapes
 from jaxafl.engine.sizes import power_of_two
@@ -30,18 +30,22 @@ class Pool(list[int]):
         return self.used - 1
 
 
-class PlacedStep(NamedTuple):
-    """One server step, with its entries of the tables.
+class Placed(NamedTuple):
+    """A run that a segment trains, or that arrives, with its places."""
 
-    Attributes:
-        step: the server step.
-        segments: of the training before it; the entry of each lane that trains a run.
-        row: of its arrivals, with a list of values in each column of arrivals.
-    """
+    run: LocalRun
+    slot: int  # of the version that it trains from
+    reference: int  # slot of x_s, which its update is relative to
+    row: int  # of the store
+
+
+class PlacedStep(NamedTuple):
+    """One server step, and the training before it."""
 
     step: ServerStep
-    segments: list[list[Segments]]
-    row: Steps
+    segments: list[list[Placed]]
+    arrivals: list[Placed]
+    write_slot: int
 
 
 class Places:
@@ -73,8 +77,8 @@ class Places:
         self.slots = {0: self.ring.take()}  # by version
         self.rows: dict[int, int] = {}  # by run_id, of trained updates
         self.queue: list[PlacedStep] = []
-        self.steps: list[ServerStep] = []  # that are not part of `parts`
-        self.parts: list[Schedule] = []
+        self.steps: list[ServerStep] = []  # that are not part of `known`
+        self.known: Schedule | None = None
         self.going, self.taken = True, 0
 
     def next(self) -> None:
@@ -92,7 +96,11 @@ class Places:
             others = sorted(run for run in fleet.known.values() if run.run_id not in {*rows, *fleet.open_ended})
             work += others[: -len(work) % self.lanes]
         rows |= {run.run_id: self.store.take() for run in work}
-        segments, row = self._segments(step, work), self._arrivals(step)
+
+        def placed(run: LocalRun) -> Placed:
+            return Placed(run, slots.get(run.version, 0), slots[run.reference], rows[run.run_id])
+
+        segments, arrivals = self._segments([*map(placed, work)]), [*map(placed, step.runs)]
         for run in (*step.runs, *(dropped.run for dropped in step.dropped)):
             if run.run_id in rows and run.run_id not in fleet.known:
                 self.store.append(rows.pop(run.run_id))
@@ -101,51 +109,19 @@ class Places:
             self.ring.append(slots.pop(version))
         slots[step.version + 1] = self.ring.take()
         self.taken += len(step.runs)
-        self.queue.append(PlacedStep(step, segments, row._replace(write_slot=slots[step.version + 1])))
+        self.queue.append(PlacedStep(step, segments, arrivals, slots[step.version + 1]))
 
-    def _segments(self, step: ServerStep, trained: list[LocalRun]) -> list[list[Segments]]:
+    def _segments(self, trained: list[Placed]) -> list[list[Placed]]:
         """Divides runs into segments of at most L; runs of a client that remembers follow each other."""
-        turns: list[list[Segments]] = []
+        turns: list[list[Placed]] = []
         seen: dict[int, int] = {}
-        for run in trained:
-            turn = seen.get(run.client, 0) if self.remembers else 0
-            seen[run.client] = turn + 1
+        for one in trained:
+            turn = seen.get(one.run.client, 0) if self.remembers else 0
+            seen[one.run.client] = turn + 1
             if turn == len(turns):
                 turns.append([])
-            entry = Segments(
-                active=run.local_steps,
-                loads=True,
-                load_slot=self.slots.get(run.version, 0),
-                load_client=run.client,
-                load_run=run.run,
-                load_staleness=step.version - run.reference,
-                load_duration=run.arrived - run.started,
-                load_version=run.version,
-                load_server_step=step.version,
-                load_started=run.started + self.pause * run.version,
-                saves=True,
-                save_slot=self.slots[run.reference],
-                save_row=self.rows[run.run_id],
-            )
-            turns[turn].append(entry)
+            turns[turn].append(one)
         return [turn[begin : begin + self.lanes] for turn in turns for begin in range(0, len(turn), self.lanes)]
-
-    def _arrivals(self, step: ServerStep) -> Steps:
-        """Returns the row of a server step, without the slot that it writes."""
-        runs = step.runs
-        return Steps(
-            segments_before=None,
-            time=step.time + self.pause * (step.version + 1),
-            mask=True,
-            update_slot=[self.rows[run.run_id] for run in runs],
-            client=[run.client for run in runs],
-            staleness=[step.version - run.reference for run in runs],
-            local_steps=[run.local_steps for run in runs],
-            multiplicity=step.counts,
-            kind=step.kinds[: len(runs)],
-            base_slot=[self.slots[run.reference] for run in runs],
-            write_slot=None,
-        )
 
     def answered(self, replies: np.ndarray, failed: bool) -> None:
         """Takes the replies [n, A] to the first server steps of the queue, in units of `Client(steps=...)` or `epochs`.
@@ -161,37 +137,49 @@ class Places:
             fleet.reply(dict(zip(clients.tolist(), found.tolist(), strict=True)))
         del self.queue[: len(replies)]
 
-    def made(self) -> list[Schedule]:
-        """Returns the schedule of the server steps so far, in parts."""
-        if self.steps or not self.parts:
-            self.parts.append(self.live.collect(self.steps))
+    def schedule(self) -> Schedule:
+        """Returns the schedule of the server steps so far."""
+        if self.steps or self.known is None:
+            new = self.live.collect(self.steps)
+            self.known = new if self.known is None else joined([self.known, new])
             self.steps = []
-        return self.parts
+        return self.known
 
     def room(self, shapes: Shapes, count: int, scratch: int) -> Shapes:
         """Returns the shapes with room for `count` server steps; `scratch`: slots of the ring that nobody takes."""
-        arrivals = [self.live.num_clients if self.by_client else len(one.step.runs) for one in self.queue[:count]]
+        arrivals = [self.live.num_clients if self.by_client else len(one.arrivals) for one in self.queue[:count]]
         return shapes._replace(
             ring=grown(shapes.ring, self.ring.used + scratch),
             store=grown(shapes.store, self.store.used),
             arrivals=grown(shapes.arrivals, max(arrivals, default=0)),
         )
 
-    def write(self, member: int, at: int, first: int, segments: Segments, steps: Steps) -> None:
-        """Writes server step `at` of the queue into the tables of all members, from segment `first` on."""
+    def write(self, at: int, first: int, segments: Segments, steps: Steps) -> None:
+        """Writes server step `at` of the queue into the tables of its member, from segment `first` on."""
         planned = self.queue[at]
-        for number, entries in enumerate(planned.segments, first):
-            for lane, entry in enumerate(entries):
-                _put(segments, (member, number, lane), entry)
-        places = planned.row.client if self.by_client else slice(len(planned.step.runs))
-        _put(steps, (member, at, places), planned.row)
-
-
-def _put(table: Any, where: tuple[Any, ...], entry: Any) -> None:
-    """Writes an entry into a table, in the columns that the program reads."""
-    for column, value in zip(table, entry, strict=True):
-        if column is not None:
-            column[where[: column.ndim]] = value
+        step, pause = planned.step, self.pause
+        for number, segment in enumerate(planned.segments, first):
+            for lane, (run, slot, reference, row) in enumerate(segment):
+                where = number, lane
+                segments.active[where] = run.local_steps
+                if segments.loads is not None:
+                    segments.loads[where] = segments.saves[where] = 1
+                segments.load_slot[where], segments.save_slot[where], segments.save_row[where] = slot, reference, row
+                segments.load_client[where], segments.load_run[where] = run.client, run.run
+                segments.load_staleness[where] = step.version - run.reference
+                segments.load_duration[where] = run.arrived - run.started
+                segments.load_version[where], segments.load_server_step[where] = run.version, step.version
+                segments.load_started[where] = run.started + pause * run.version
+        steps.time[at], steps.write_slot[at] = step.time + pause * (step.version + 1), planned.write_slot
+        for place, (run, _, base, row) in enumerate(planned.arrivals):
+            where = at, run.client if self.by_client else place
+            if steps.mask is not None:
+                steps.mask[where] = 1
+            if steps.base_slot is not None:
+                steps.base_slot[where] = base
+            steps.update_slot[where], steps.client[where], steps.local_steps[where] = row, run.client, run.local_steps
+            steps.staleness[where] = step.version - run.reference
+            steps.multiplicity[where], steps.kind[where] = step.counts[place], step.kinds[place]
 
 
 def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:

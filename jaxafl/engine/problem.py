@@ -41,8 +41,7 @@ class Hyperparameters(NamedTuple):
 
 def stacked(members: Sequence[Hyperparameters]) -> Hyperparameters:
     """Returns the hyperparameters of several members, each leaf with a leading member axis."""
-    columns = zip(*map(jax.tree.leaves, members), strict=True)
-    values = jax.tree.unflatten(jax.tree.structure(members[0]), [*map(np.stack, columns)])
+    values = jax.tree.map(lambda *leaves: np.stack(leaves), *members)
     return as_arrays(values, jnp.result_type(float))  # together they may need other integers
 
 

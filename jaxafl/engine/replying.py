@@ -7,22 +7,24 @@ equally many server steps per call.
 
 from __future__ import annotations
 
-import operator
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.clock.fleet import ServerStep
-from jaxafl.device import on_device, on_host
-from jaxafl.engine.devices import placed
+from jaxafl.device import compiled, on_device
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.places import Places, grown, tables_for
 from jaxafl.engine.plan import LoopRows, Tables
-from jaxafl.engine.problem import Problem, Shapes, Speed
+from jaxafl.engine.problem import Problem, Program, Shapes, Speed
+from jaxafl.engine.program import advance
 from jaxafl.engine.sizes import chunk_of, power_of_two
-from jaxafl.engine.state import Records
+from jaxafl.engine.state import Records, State
 
 Reached = Callable[[ServerStep, int], tuple[int, str]]
 """(server step, arrivals before it) -> 1 if the step is within the limits, else 0; and the limit that it reaches."""
@@ -35,7 +37,6 @@ class Replying(Execution):
 
     Attributes:
         places: of each run.
-        empty: tables of zeros for the server steps of a call, on the host.
     """
 
     def __init__(self, problems: Sequence[Problem], speed: Speed, limits: Reached | None = None) -> None:
@@ -70,14 +71,14 @@ class Replying(Execution):
             steps_per_row=1,
         )
         super().__init__(problems, shapes, speed.deterministic, shared=False)
-        self.rows_before = range(2**31)  # a row makes one server step, whose number is an int32
         self.places = [Places(problem, lanes, ahead, self._hear) for problem in problems]
         self.build(shapes)
 
     def advance(self, start: int, stop: int) -> Records:
-        self.pieces: list[Records] = []
+        nothing, _ = self.packing_out.views(np.zeros(self.packing_out.size, np.uint32))
+        self.pieces = [jax.tree.map(lambda leaf: leaf[:, :0], nothing)]
         self._plan(start, stop, self._make)
-        return self.joined(self.pieces or [super().advance(start, start)])
+        return self.joined(self.pieces)
 
     def resume(self, steps: int, records: Sequence[Records]) -> None:
         known = self.joined(records).replies
@@ -85,17 +86,28 @@ class Replying(Execution):
         self._plan(0, steps, lambda begin, end: (known[:, begin:end], failed < end))
 
     def made(self, index: int) -> list[Schedule]:
-        return self.places[index].made()
+        return [self.places[index].schedule()]
 
     def build(self, shapes: Shapes) -> None:
         self.enlarge(shapes)
-        count = len(self.problems)
-        shared, own = np.zeros(_WINDOW, np.int32), np.zeros((count, _WINDOW), np.int32)
-        rows = LoopRows(segment=own, segments=shared, step=own)
-        if count > 1:  # those that have ended take no step
-            rows = rows._replace(steps=own, local_steps=shared)
-        self.empty = Tables(*tables_for(shapes, count), rows, np.int32(0))
-        self.compile(on_device(self.empty), shapes)
+        self.program, count = self.program._replace(shapes=shapes), len(self.problems)
+        one, each = np.zeros(_WINDOW, np.int32), np.zeros((count, _WINDOW), np.int32)
+        several = LoopRows(each, one, each, each, None, one)  # those that have ended take no step
+        rows = several if count > 1 else LoopRows(each, one, each)
+        given = Tables(*tables_for(shapes, count), rows, np.int32(0)), np.int32(0)
+        packing = Packing.of(given)
+        self.vector = np.zeros(packing.size, np.uint32)
+        self.tables, self.end = packing.views(self.vector)
+        both = self.tables.segments, self.tables.steps
+        self.tables_of_runs = [jax.tree.map(lambda leaf, at=at: leaf[at], both) for at in range(count)]
+        leaves, structure = jax.tree.flatten((self.members, self.problems[0].device))
+        self.constant = tuple(leaves)  # flat, since a call would flatten the parts of the simulation again each time
+        static, arguments = (self.program, packing, structure), (self.constant, on_device(self.vector), self.state)
+        how: dict[str, Any] = dict(donate=(2,), deterministic=self.deterministic)
+        self.compiled, seconds = compiled(several_steps, static, arguments, **how)
+        results = self.compiled.out_tree
+        _, _, self.packing_out = jax.tree.unflatten(results, [None] * results.num_leaves)
+        self.compile_seconds += seconds
 
     def _plan(self, start: int, stop: int, make: Callable[[int, int], tuple[np.ndarray, np.ndarray]]) -> None:
         """Plans server steps, which `make(begin, end)` makes: it returns replies [P, steps, A], and who has failed."""
@@ -129,7 +141,7 @@ class Replying(Execution):
     def _make(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Makes planned server steps by a call of the program."""
         going = [index for index, places in enumerate(self.places) if places.going]
-        shapes = self.shapes
+        shapes, first = self.shapes, 0
         for index in going:
             shapes = self.places[index].room(shapes, end - begin, self.scratch)
         queues = zip(*(self.places[index].queue[: end - begin] for index in going), strict=True)
@@ -137,21 +149,101 @@ class Replying(Execution):
         shapes = shapes._replace(segments=grown(shapes.segments, sum(most)))
         if shapes != self.shapes:
             self.build(shapes)
-        segments, steps, rows, _ = jax.tree.map(np.zeros_like, self.empty)
-        first = 0
+        self.vector[:] = 0
+        rows = self.tables.rows
+        self.tables.origin[...], self.end[...] = begin, end
         for at, number in enumerate(most):
             rows.step[:, at], rows.segment[:, at], rows.segments[at] = begin + at, first, number
             for index in going:
-                self.places[index].write(index, at, first, segments, steps)
+                self.places[index].write(at, first, *self.tables_of_runs[index])
             if len(self.places) > 1:
                 rows.steps[going, at] = 1
-                rows.local_steps[at] = segments.active[:, first : first + number].max(initial=0)
+                rows.local_steps[at] = self.tables.segments.active[:, first : first + number].max(initial=0)
             first += number
-        # without a mesh the call moves them, which takes less time
-        self.tables = placed(self.program.mesh, Tables(segments, steps, rows, np.int32(begin)))
-        records = super().advance(begin, end)
-        failed, count = on_host(self.state.failure.step), end - begin
+        self.state, output, _ = self.compiled(self.constant, self.vector.copy(), self.state)
+        found, failed = self.packing_out.views(np.asarray(output))
+        count = end - begin
         if len(self.places) == 1 and failed[0] >= 0:
             count, self.ended = int(failed[0]) + 1 - begin, None
-        self.pieces.append(jax.tree.map(operator.itemgetter(np.s_[:, :count]), records))
-        return records.replies, failed >= 0
+        self.pieces.append(jax.tree.map(lambda leaf: leaf[:, :count].copy(), found))
+        return found.replies[:, : end - begin], failed >= 0
+
+
+def several_steps(
+    program: Program, packing: Packing, structure: Any, constant: Any, vector: Any, state: State
+) -> tuple[State, Any, Packing]:
+    """Makes server steps of every member; see `jaxafl.engine.program.advance`.
+
+    Args:
+        program, packing, structure: static; the program, the places of the tables in the vector, and the structure of
+            hyperparameters and data.
+        constant: leaves of hyperparameters and data.
+        vector: the tables and the server step after the last one.
+        state: of the runs.
+
+    Returns:
+        The new state, the vector of the records and the steps of failures, and the places in it.
+    """
+    members, device = jax.tree.unflatten(structure, constant)
+    tables, end = packing.unpack(vector)
+    state, records = advance(program, members, device, tables, state, tables.origin, end, tables.origin)
+    found = records, state.failure.step
+    places = Packing.of(found)
+    return state, places.pack(found), places
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Packing:
+    """Places of the leaves of a tree of small arrays in a vector of words of 32 bits.
+
+    A call of a program then moves one array between host and device instead of many. It is static.
+
+    Attributes:
+        structure: of the tree.
+        record: type of the vector as a record of NumPy, with a field for each leaf; a bool is an int32.
+        types: types of the leaves.
+    """
+
+    structure: Any
+    record: np.dtype[Any]
+    types: tuple[np.dtype[Any], ...]
+
+    @classmethod
+    def of(cls, tree: Any) -> Packing:
+        """Returns the packing of a tree of arrays or shapes."""
+        leaves, structure = jax.tree.flatten(tree)
+        types = tuple(np.dtype(leaf.dtype) for leaf in leaves)
+        fields = [(str(place), _stored(leaf.dtype), leaf.shape) for place, leaf in enumerate(leaves)]
+        return cls(structure, np.dtype(fields), types)
+
+    @property
+    def size(self) -> int:
+        """Number of words."""
+        return self.record.itemsize // 4
+
+    def views(self, vectors: np.ndarray) -> Any:
+        """Returns the tree whose leaves are views of vectors [..., n], each [..., *shape]; bools are int32."""
+        records = vectors.view(self.record)[..., 0]
+        return jax.tree.unflatten(self.structure, [records[name] for name in self.record.names or ()])
+
+    def pack(self, tree: Any) -> jax.Array:
+        """Returns the vector of a traced tree."""
+        leaves = jax.tree.leaves(tree)
+        return jnp.concatenate([leaf.astype(_stored(leaf.dtype)).ravel().view(jnp.uint32) for leaf in leaves])
+
+    def unpack(self, vector: jax.Array) -> Any:
+        """Returns the traced tree of a vector."""
+        found = []
+        for name, kind in zip(self.record.names or (), self.types, strict=True):
+            field, begin = self.record[name], self.record.fields[name][1]  # type: ignore[index]
+            words = vector[begin // 4 : (begin + field.itemsize) // 4]
+            found.append(words.view(field.base).reshape(field.shape).astype(kind))
+        return jax.tree.unflatten(self.structure, found)
+
+
+def _stored(kind: Any) -> np.dtype[Any]:
+    """Returns the type that stores a leaf: one of 32 or 64 bits."""
+    if np.dtype(kind).itemsize >= 4:
+        return np.dtype(kind)
+    return np.dtype(np.float32 if jnp.issubdtype(kind, jnp.floating) else np.int32)

@@ -226,7 +226,7 @@ def _step(program: Any, n: int, device: Any, state: RunState) -> tuple[RunState,
 
 @functools.partial(jax.jit, static_argnums=0)
 def _evaluate(program: Any, device: Any, model: Any) -> dict[str, Array]:
-    return evaluation.evaluate(program, 1, device, {}, model)
+    return evaluation.evaluate(program, "", 1, device, None, model)
 
 
 def _shown(schedule: Schedule, width: int) -> dict[str, np.ndarray]:

@@ -96,8 +96,8 @@ class asyncfeded(Server):
             "gamma": jnp.where(dropped, jnp.inf, gamma),
             "server_rate": rate,
             "next_local_steps": reply,
-            "dropped": dropped.astype(jnp.int32),
-            "clipped": (wanted > self.max_steps).astype(jnp.int32),
+            "dropped": dropped,
+            "clipped": wanted > self.max_steps,
         }
         return Outcome(params, state, info, next_steps=reply[None], weights=jnp.where(dropped, 0.0, 1.0)[None])
 
