@@ -181,7 +181,7 @@ class Fleet:
                 continue
             if first == NEVER:
                 self.gone()
-            self.now, runs = max(self.now, first), []
+            self.now, runs = first if first > self.now else self.now, []
             while flight and flight[0].arrived == first:
                 if flight[0].run_id in self.open_ended:
                     self.settle()
@@ -220,10 +220,9 @@ class Fleet:
             time: time of the step in simulated seconds; `None` is now.
             **columns: further values, one for the step or one per run, for `Schedule.columns`.
         """
-        time = self.now if time is None else time
-        if not time >= max(self.now, self.stepped):
-            self._fail(f"is at {time} s, and the time is {max(self.now, self.stepped)} s", "times that do not fall")
-        self.now = time
+        before, self.now = self.now, self.now if time is None else time
+        if not self.now >= before or self.now < self.stepped:
+            self._fail(f"is at {self.now} s, and the time is {max(before, self.stepped)} s", "times that do not fall")
         if self.now == NEVER:
             self._fail(
                 f"waits for {self._endless() or 'runs'} for ever: its duration is infinite",
@@ -243,9 +242,9 @@ class Fleet:
                         f"takes run {run.run} of client {run.client}, which has not started or was taken before",
                         "each run once, or Delivery.REPEATED in `delivers`",
                     )
-        for given, size in ((kinds, self.num_clients if self.by_client else len(runs)), (counts, len(runs))):
-            if given is not None and (len(given) != size or any(one != int(one) for one in given)):
-                self._fail(f"has the kinds or counts {[*given]}", f"{size} whole numbers")
+        if kinds is not None or counts is not None:
+            self._check_listed(kinds, self.num_clients if self.by_client else len(runs))
+            self._check_listed(counts, len(runs))
         makes = self.completes is None or self.completes(runs)
         totals = (self.started + self.before, *self.totals.values(), self.skipped)
         kinds = [0] * len(runs) if kinds is None else kinds
@@ -494,8 +493,8 @@ class Fleet:
         first = self.flight[0].arrived if self.flight else NEVER
         return bool(self.due) or min(self.opens, self.wakes, phase, first) < NEVER
 
-    def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool]:
-        """Returns the function that says if the upload of a run fails.
+    def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool] | None:
+        """Returns the function that says if the upload of a run fails, or `None` if none does.
 
         Args:
             odds: probability that it fails, a number or one per client; `None` if it never does.
@@ -503,9 +502,9 @@ class Fleet:
         """
         if getattr(hours, "loses", False):
             waiting, fails = hours.hours_of(self.seed, self.num_clients), self.losses(odds)
-            return lambda run: waiting(run.arrived)[run.client] > 0 or fails(run)
+            return lambda run: waiting(run.arrived)[run.client] > 0 or (fails is not None and fails(run))
         if odds is None:
-            return lambda run: False
+            return None
         key = draws.stream(self.seed, Purpose.LOST)
         drawn = draws.PerRun(self.num_clients, lambda client, run: draws.uniform(draws.threefry(key, client, run)))
         most = np.broadcast_to(odds, self.num_clients).tolist()
@@ -540,6 +539,11 @@ class Fleet:
             f"all clients that are at work are gone (infinite durations) at {self.now:,.6g} simulated seconds, and "
             f"server step {self.version} needs arrivals; give fewer server steps, or finite durations"
         )
+
+    def _check_listed(self, given: Sequence[int] | None, size: int) -> None:
+        """Raises `UserError` for kinds or counts that are not as many whole numbers as expected."""
+        if given is not None and (len(given) != size or any(one != int(one) for one in given)):
+            self._fail(f"has the kinds or counts {[*given]}", f"{size} whole numbers")
 
     def _fail(self, given: str, expected: str) -> None:
         name = self.clock.name

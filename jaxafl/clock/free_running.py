@@ -227,7 +227,7 @@ class free_running(Clock):
                 begins.steps(fleet)
             for place, run in enumerate(runs):
                 begins.arrives(fleet, run)
-                failed = lost(run)
+                failed = lost is not None and lost(run)
                 if failed or bound.refuses(fleet, run):
                     fleet.discard(run, "lost" if failed else "refused")
                     begins.drops(fleet, run)

@@ -16,7 +16,7 @@ from jaxafl.clock.options import check_durations
 from jaxafl.clock.schedule import FLYING, PER_ARRIVAL, PER_STEP, WAITING, Schedule, Source, Unused
 from jaxafl.device.compilation import check_untraced
 from jaxafl.device.hardware import host_bytes
-from jaxafl.options import UserError, check_number, check_options, check_whole, shown
+from jaxafl.options import UserError, check_number, check_options, check_whole
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
 _TYPES = [np.float64 if name in ("arrived", "started", "work") else np.int32 for name in LocalRun._fields]
@@ -200,19 +200,19 @@ class Live:
 
     def _check_columns(self, steps: Sequence[ServerStep]) -> None:
         """Raises `UserError` for a step whose own columns are not those of the first step, or have another length."""
+        if self.columns is None and steps:
+            self.columns = {name: np.ndim(values) > 0 for name, values in steps[0].columns.items()}
+        names = {} if self.columns is None else self.columns
+        listed = [name for name, of_arrivals in names.items() if of_arrivals]
+        if known := names.keys() & _NAMES:
+            raise UserError(f"the clock {self.clock.name}: schedules have {sorted(known)} already; rename the column")
         for step in steps:
-            sizes = {name: np.shape(values)[:1] for name, values in step.columns.items()}
-            form = {name: size != () for name, size in sizes.items()}
-            self.columns = form if self.columns is None else self.columns
-            if form != self.columns or any(size not in ((), (len(step.runs),)) for size in sizes.values()):
+            own = step.columns
+            if own.keys() != names.keys() or (listed and any(np.size(own[one]) != len(step.runs) for one in listed)):
+                sizes = {name: np.size(values) for name, values in own.items()}
                 raise UserError(
-                    f"the clock {self.clock.name}: server step {step.version} has columns of the sizes {shown(sizes)}; "
-                    f"expected those of the first step, {[*self.columns]}, each one value or {len(step.runs)}, one per "
-                    "arrival"
-                )
-            if known := sizes.keys() & _NAMES:
-                raise UserError(
-                    f"the clock {self.clock.name}: schedules have {sorted(known)} already; rename the column"
+                    f"the clock {self.clock.name}: server step {step.version} has columns of the sizes {sizes}; "
+                    f"expected those of the first step, {[*names]}, each one value or {len(step.runs)}, one per arrival"
                 )
 
     def _columns(self, runs: Sequence[LocalRun], step: np.ndarray) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class synchronous(Clock):
                 drawn = self._awake(fleet, awake, round, size)
             cohort, round = Counter(sorted(drawn)), round + 1
             runs = fleet.start_round(list(cohort))
-            arriving = [run for run in runs if run.arrived < NEVER and not lost(run)]
+            arriving = [run for run in runs if run.arrived < NEVER and not (lost and lost(run))]
             first = sorted(arriving)[: size - self.extra]
             begun, end = fleet.now, self._end(fleet.now, runs, first, size - self.extra)
             fleet.now = max(end, first[0].arrived if first else begun)
