@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import operator
 import os
@@ -65,6 +66,7 @@ class Interrupted(KeyboardInterrupt):
     dataset: Any = None
 
 
+@dataclasses.dataclass(eq=False)
 class Watch:
     """What all runs of a call share: the signals that it has received, and the reporter of its progress.
 
@@ -74,10 +76,9 @@ class Watch:
         reports: hook of an execution -> (server steps, updates, beginning).
     """
 
-    def __init__(self, reporter: Reporter | None = None) -> None:
-        self.reporter = reporter
-        self.noticed = 0
-        self.reports: dict[Hook, tuple[int, int, float]] = {}
+    reporter: Reporter | None = None
+    noticed: int = 0
+    reports: dict[Hook, tuple[int, int, float]] = dataclasses.field(default_factory=dict)
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[Watch]:

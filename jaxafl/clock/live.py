@@ -174,7 +174,8 @@ class Live:
             per_arrival["kind"] = per_step["kind"][step - start, per_arrival["client"]]
         else:
             per_arrival["kind"] = np.fromiter(itertools.chain(*kinds), np.int32)
-        self._check_columns(steps)
+        if self.columns or any(columns):
+            self._check_columns(steps, start)
         for name, of_arrivals in (self.columns or {}).items() if columns else ():
             values = [one[name] for one in columns]
             if of_arrivals:
@@ -198,11 +199,11 @@ class Live:
         check_arrivals(clock, made)
         return made
 
-    def _check_columns(self, steps: Sequence[ServerStep]) -> None:
+    def _check_columns(self, steps: Sequence[ServerStep], start: int) -> None:
         """Raises `UserError` for a step whose own columns are not those of the first step, or have another length."""
-        if self.columns is None and steps:
+        if self.columns is None and not start:
             self.columns = {name: np.ndim(values) > 0 for name, values in steps[0].columns.items()}
-        names = {} if self.columns is None else self.columns
+        names = self.columns or {}  # without columns so far there are none at the first step
         listed = [name for name, of_arrivals in names.items() if of_arrivals]
         if known := names.keys() & _NAMES:
             raise UserError(f"the clock {self.clock.name}: schedules have {sorted(known)} already; rename the column")
