@@ -206,8 +206,8 @@ def async_diloco(
     """Builds asynchronous Local-SGD with Delayed Nesterov, whose workers restart after a grace window.
 
     It is `delayed_nesterov` on `free_running(N, begins=grace(W))`. Slow workers take fewer local steps by
-    `dylu_steps`. In a shell: `--server delayed_nesterov --clock free_running --clock.concurrency N`, which has the
-    window 0.
+    `dylu_steps`. In a shell: `--server delayed_nesterov --clock free_running --clock.concurrency N --clock.begins
+    "grace(W)"`.
 
     Args:
         clients: N, which all train all the time.

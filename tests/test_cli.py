@@ -151,6 +151,7 @@ def test_every_server_runs_with_the_defaults_on_an_asynchronous_clock_if_it_can(
         (afl.presets.ringmaster, {"N": 5, "R": 3}, {"clients": 5, "max_staleness": 3}),
         (afl.presets.rennala, {"N": 5, "B": 4}, {"clients": 5, "batch": 4}),
         (afl.presets.fedvarp, {"n": 4}, {"cohort": 4}),
+        (afl.presets.async_diloco, {"N": 3, '"grace(W)"': "grace(0.5)"}, {"clients": 3, "window": 0.5}),
         (
             afl.presets.naive_optimal,
             {"M": 2, "constant(TIMES)": "constant([2.5, 1.0, 3.0])", "@WEIGHTS.npy": "@{folder}/weights.npy"},
