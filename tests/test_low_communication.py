@@ -134,6 +134,15 @@ def test_grace_windows(begins, arrivals, expected):
     np.testing.assert_allclose(found.run(6, observe=observe_w).observe_w[1:, 0], expected, rtol=1e-6)
 
 
+def test_windows_within_hours_lie_between_single_starts_and_rounds():
+    how = dict(durations=afl.clock.uniform(2000, 20000), select=afl.clock.within(available(22, 6, start=12)))
+    rules = (afl.clock.at_arrival(), grace(0.0), grace(np.inf), open_slots(5))
+    single, none, infinite, rounds = (schedule(free_running(5, begins=one, **how), 12, 1, 40) for one in rules)
+    for found, wanted in ((none, single), (infinite, rounds)):
+        np.testing.assert_array_equal(found.started, wanted.started)
+        np.testing.assert_array_equal(found.client, wanted.client)
+
+
 def test_a_window_does_not_wait_for_runs_that_are_stopped():
     """Clients 1 and 2 are stopped at 1.5, so the arrival of client 0 is the last of the window from 1 to 2."""
     clock = timed(1.5, 2.0, 2.0, 1.0, begins=grace(1.0, close="last"), bound=stop(2))

@@ -178,8 +178,6 @@ class free_running(Clock):
         fail_if(self.name, [
             (self.concurrency is None and begins.by_arrival, "concurrency is not given; give concurrency=M_c"),
             (getattr(begins, "slots", 0) > flying, f"{begins!r} never has as many open slots: concurrency is {flying}"),
-            (isinstance(begins, rules.grace) and in_hours, "hours and a grace window both delay starts: leave one of "
-             "them out"),
             (getattr(begins, "close", "") == "last" and shared, 'grace(close="last") needs times that are known ahead; '
              'give close="end" with a shared link'),
             (isinstance(begins, rules.at_step) and (most or 1) > flying, f"a buffer of {most} can never fill: with "
