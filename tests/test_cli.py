@@ -250,7 +250,7 @@ def test_a_plan_has_the_length_of_its_server_steps(calls: Any, capsys: Any) -> N
 
 BAD = [  # command line, and what stands in the message
     ("bogus", "Unrecognized options: bogus"),
-    ("run --server fedfoo", "got 'fedfoo'; did you mean 'fedfa'?"),
+    ("run --server fedfoo", "there is no server 'fedfoo'; did you mean 'fedfa'? Choose from ace, "),
     (f"run {DATA} --seed=-1", "seed must be at least 0"),
     (f"run {DATA} --clock.durations uniform(1)", "missing 1 required positional argument: 'high'"),
     (f"run {DATA} --clock.durations unifrom(1,5)", "did you mean 'uniform'?"),
@@ -269,6 +269,7 @@ BAD = [  # command line, and what stands in the message
     (f"sweep {DATA} --axis client.batch-size=8 --client.batch_size=7", "beside --client.batch-size"),
     (f"sweep {DATA} --axis client.learning_rate=1/3,0.1", "'1/3' is not a number"),
     *((f"sweep {DATA} --axis {axis}", "--axis") for axis in ("seed", "seed=", "=1", "seed=3:3", "seed=1,,2")),
+    (f"sweep {DATA} --axis seed=a,b", "'a' is not a number"),
     (f"sweep {DATA} --axis seed=0:2 --workers 2 --dask x --folder x", "utually exclusive"),
     (f"compare {DATA}", "compare needs methods: write --method NAME="),
     (f"compare {DATA} --method 'A=--server fedbuff --until time=9'", "--until is one for all methods"),
@@ -553,3 +554,14 @@ def test_a_run_goes_further_than_it_was_asked_to(tmp_path: pathlib.Path) -> None
     assert longer.eval_step.values.tolist() == [0, 4, 8, 12]
     assert main([*run, "--server-steps", "12", "--output", str(tmp_path / "whole.nc")]) == 0
     np.testing.assert_array_equal(longer.loss, afl.load(tmp_path / "whole.nc").loss)
+
+
+def test_options_of_ones_own_optimiser_reach_it(tmp_path: Any, monkeypatch: Any) -> None:
+    (tmp_path / "my_rule.py").write_text(
+        "import optax\n\n\ndef rule(learning_rate: float = 1.0, scale: bool = True, momentum: float = 0.5):\n"
+        "    return optax.sgd(learning_rate * (1 if scale else 2), momentum)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    made = simulation(*SMALL, "--client.optimizer", "my_rule:rule", "--client.no-scale")
+    assert made.client.hyperparameters["learning_rate"] == 0.05
+    assert dict(made.client.switches) == {"scale": False}

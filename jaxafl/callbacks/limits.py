@@ -340,7 +340,7 @@ def divided(until: Mapping[str, float] | None, share: int, renamed: Callable[[st
     found = {}
     for name, limit in (until or {}).items():
         part = limit // share if name == "updates" else limit / share
-        if part == 0:
+        if name == "updates" and part == 0:
             raise UserError(
                 f"tune: {limit:g} updates are too few for a rung of 1/{share} of them; give more, or rungs=1"
             )

@@ -21,7 +21,7 @@ import optax
 
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
-from jaxafl.options import Bounds, Part, UserError, bounds_of, check_choice, kinds_of, types_of
+from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, kinds_of, types_of
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = dataclasses.MISSING
@@ -121,7 +121,10 @@ def find(name: str, kind: str) -> Constructor:
         text = " ".join(str(offered("presets")[name].call.__doc__).split())
         way = text.partition("In a shell: `")[2].partition("`")[0]
         raise UserError(f"{name} is a server on a certain clock; write {way}")
-    check_choice("parts", kind.removesuffix("s"), name, tuple(offered(kind)), ", or package.module:name of your own")
+    if name not in offered(kind):
+        known = f"{', '.join(offered(kind))}, or package.module:name of your own"
+        close = did_you_mean(name, offered(kind))
+        raise UserError(f"there is no {kind.removesuffix('s')} {name!r}{close or ';'} Choose from {known}")
     return offered(kind)[name]
 
 

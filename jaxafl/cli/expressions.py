@@ -17,7 +17,7 @@ import numpy as np
 from jaxafl import clock
 from jaxafl.cli.catalogue import imported, parts_of, public
 from jaxafl.client import attack, correction, upload
-from jaxafl.options import UserError, check_choice, kinds_of
+from jaxafl.options import UserError, did_you_mean, kinds_of
 from jaxafl.server import aggregate
 
 NONE = ("none", "null", "None")
@@ -107,7 +107,7 @@ def _value(node: ast.expr) -> Any:
 
 def _named(name: str) -> Callable[..., Any]:
     """Returns the part with a name, or a user's class `module.name`."""
-    call = imported(":".join(name.rsplit(".", 1))) if "." in name else None
-    if not isinstance(call, type):
-        check_choice("expression", "part", name, tuple(_NAMES))
-    return call or _NAMES[name]
+    call = imported(":".join(name.rsplit(".", 1))) if "." in name else _NAMES.get(name)
+    if call is None or (call not in _NAMES.values() and not isinstance(call, type)):
+        raise UserError(f"there is no {name!r}{did_you_mean(name, _NAMES) or ';'} Choose from {', '.join(_NAMES)}")
+    return call

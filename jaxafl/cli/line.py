@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from tyro.conf import UseAppendAction, arg, create_mutex_group
 from tyro.constructors import PrimitiveConstructorSpec
@@ -247,12 +248,16 @@ def prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tupl
     """
     file, *rest = arguments if arguments and arguments[0].endswith(".py") else ["", *arguments]
     axes, given = _axes(rest), dict(flags_of(rest))
+    make_cpu_devices(given.get("--devices", ""))  # before JAX looks for devices
+    if "--workers" in given:  # otherwise this process reserves the GPU memory that its workers need
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     given |= {flag_of(path): texts[0] for path, texts in axes.items()}
     names = {} if file else _chosen(given)
     known = {f"{part}.{option.name}": option for part in names for option in _options_of(part, names)}
     varied: dict[str, list[Any]] = {}
     for path, texts in axes.items():
-        varied[path] = [read(text, known[path].hint if path in known else Any) for text in texts]
+        hint = int if path == "seed" else known[path].hint if path in known else Any
+        varied[path] = [read(text, hint) for text in texts]
         if path in known:  # `None` may leave out what the other values need
             first = next((one for one in varied[path] if one is not None), None)
             known[path] = known[path]._replace(default=first)
@@ -264,9 +269,6 @@ def prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tupl
         description=f"{command.__doc__}\n{_MORE}",
         args=rest,
     )
-    make_cpu_devices(given.get("--devices", ""))  # before JAX looks for devices
-    if "--workers" in given:  # otherwise this process reserves the GPU memory that its workers need
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with user_errors():
         simulation = _built(options, names, given) if names else _imported(pathlib.Path(file).resolve())
     return options, simulation, varied
@@ -423,7 +425,7 @@ def _fit(values: dict[str, Any], names: dict[str, Constructor], given: dict[str,
     if client["epochs"] is not None and "--client.steps" not in given:
         client["steps"] = None
     for name, _, default, *_ in names["client"].options:
-        if client[name] is None or (default is not REQUIRED and flag_of(f"client.{name}") not in given):
+        if client[name] is None or (flag_of(f"client.{name}") not in given and np.array_equal(client[name], default)):
             del client[name]
 
 

@@ -96,7 +96,8 @@ def plot_results(
     """
     from jaxafl import plot  # drawing takes a second to import
 
-    check_choice("plot", "kind", kind, tuple(plot.__all__))
+    of_parts = {"bound", "epsilon_vs_time", "plan", "report"}  # these draw no files
+    check_choice("plot", "kind", kind, tuple(name for name in plot.__all__ if name not in of_parts))
     given = {name: one for name, one in {"metric": metric, "xlim": xlim, "ylim": ylim}.items() if one is not None}
     found = _loaded(files)
     with user_errors():
@@ -170,8 +171,8 @@ def _numbers(runs: list[xr.Dataset], metric: str) -> list[str]:
     """Returns the numbers of a row over the runs that have not failed (over all if all have)."""
     kept = [run for run in runs if not has_failed(run)] or runs
     scores = [_mean([value(run, metric, at) for run in kept], metric) for at in ("best", "last")]
-    if len(kept) < len(runs):
-        scores[1] += f" ({len(runs) - len(kept)} of {len(runs)} failed)"
+    if failed := sum(map(has_failed, runs)):
+        scores[1] += f" ({failed} of {len(runs)} failed)"
     time = np.mean([np.nanmax(run["time"].values, initial=0.0) for run in kept])
     ages = staleness_of(kept)
     return [*scores, f"{time:.1f} s", f"{ages.mean():.2f} / {ages.max():.0f}" if len(ages) else "no arrivals"]

@@ -6,13 +6,14 @@ import json
 import os
 import pathlib
 import shlex
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from tyro.conf import Positional
 
 from jaxafl import study
-from jaxafl.callbacks.base import check_metric
+from jaxafl.callbacks.base import Callback, check_metric
 from jaxafl.callbacks.limits import check_target
 from jaxafl.callbacks.store import check_folder
 from jaxafl.cli.line import Compare, Run, Sweep, Tune, accepted, flags_of, prepared
@@ -86,7 +87,8 @@ def compare(arguments: list[str]) -> None:
 def tune(arguments: list[str]) -> None:
     """Choose options on the validation set: --validation 0.2 --axis client.learning_rate=0.01,0.03,0.1."""
     options, simulation, axes = prepared(tune, Tune, arguments)
-    with user_errors():
+    with user_errors(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*widen the grid")  # what is printed says it
         how = _settings(tune, options, arguments) | {"seeds": options.seeds, "rungs": options.rungs}
         print(study.tune(simulation, axes, options.metric, **how))
 
@@ -102,10 +104,9 @@ def resume(folder: Positional[pathlib.Path], server_steps: int | None = None) ->
     if not file.is_file():
         raise UserError(f"{folder} is not the --folder of a command; a call in Python is resumed by the same call")
     known = json.loads(file.read_text())
-    if server_steps is not None:
-        known["arguments"] += ["--server-steps", str(server_steps)]
-        file.write_text(json.dumps(known))
     arguments = [*known["arguments"], "--folder", str(folder.resolve())]  # the folder may have been moved
+    if server_steps is not None:
+        arguments += ["--server-steps", str(server_steps)]
     os.chdir(known["directory"])
     return SIMULATING[known["command"]](arguments)
 
@@ -114,15 +115,15 @@ SIMULATING: dict[str, Any] = {"run": run, "sweep": sweep, "compare": compare, "t
 
 
 def _settings(command: Any, options: Any, arguments: Sequence[str]) -> dict[str, Any]:
-    """Returns the options of runs, after a check of the paths; writes the command into a new folder."""
+    """Returns the options of runs, after a check of the paths; writes the command into its folder."""
     if options.cache is not None:
         keep_programs(check_folder(options.cache))
+    found = options.settings()
     if options.folder is not None:
-        folder = check_folder(options.folder)
-        if {one.name for one in folder.iterdir()} <= {COMMAND}:  # what it holds goes on with the command that made it
-            known = {"command": command.__name__, "arguments": list(arguments), "directory": os.getcwd()}
-            (folder / COMMAND).write_text(json.dumps(known))
-    return options.settings()
+        known = Command(options.folder, command.__name__, arguments)
+        if command is not sweep:
+            found["callbacks"].append(known)
+    return found
 
 
 def _report(result: Any, options: Any) -> int:
@@ -130,3 +131,16 @@ def _report(result: Any, options: Any) -> int:
     show_result(result)
     print(f"wrote {options.save}" if options.save else "the result is not saved; --output result.nc would")
     return int(failures(result)[1] == 0)
+
+
+class Command(Callback):
+    """Writer of the arguments that `jaxafl resume` reads, into a new folder or when the run of the folder continues."""
+
+    def __init__(self, folder: pathlib.Path, command: str, arguments: Sequence[str]) -> None:
+        self.text = json.dumps({"command": command, "arguments": list(arguments), "directory": os.getcwd()})
+        self.file = check_folder(folder) / COMMAND
+        if not self.file.exists() or all(one.name == COMMAND for one in self.file.parent.iterdir()):
+            self.begin()
+
+    def begin(self, run: Any = None) -> None:
+        self.file.write_text(self.text)

@@ -319,7 +319,9 @@ def compare(
     for name, one in methods.items():
         labels = {"method": name}
         with user_errors(f"method {name}"):
-            works[name] = Work(one, {"seed": chosen}, steps[name], eval_every=every[name], labels=labels, **given)
+            works[name] = Work(
+                one, {"seed": chosen}, steps[name], eval_every=every[name], owner="compare", labels=labels, **given
+            )
     (first, base), *others = methods.items()
     for name, other in others:
         if base.data is not other.data and content_of(base.data) != content_of(other.data):

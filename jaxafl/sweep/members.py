@@ -105,6 +105,7 @@ class Work:
         axes: Any,
         server_steps: int | None,
         *,
+        owner: str = "sweep",
         labels: Mapping[str, Any] | None = None,
         until: Any = None,
         eval_every: int | None = None,
@@ -124,6 +125,7 @@ class Work:
         Args:
             simulation, axes, server_steps, until, eval_every, seed, together, lanes, chunk, deterministic, devices,
                 observe, diagnostics, metrics, callbacks: as in `sweep`.
+            owner: the function of the user, for messages.
             labels: see above.
             **others: options of `sweep` that do not define it.
 
@@ -137,9 +139,9 @@ class Work:
         self.most = together
         for name, number in {"together": together, "server_steps": server_steps}.items():
             if number is not None:
-                check_whole("sweep", name, number)
+                check_whole(owner, name, number)
         self.recording = self.simulation.recording(observe, diagnostics, metrics)
-        self.limits = limits_of("sweep", until)
+        self.limits = limits_of(owner, until)
         self.speed = Speed(lanes, chunk, deterministic, tuple(devices_of(devices)))
         self.callbacks = [*check_callbacks(callbacks), *self.limits.stops]
         self.lengths: dict[Any, Limited] = {}
@@ -168,7 +170,8 @@ class Work:
         if self.given is not None:
             return self.given
         if not self.limits.exact:
-            raise UserError('sweep needs server_steps, or a limit of simulated time such as until={"time": 3600}')
+            other = 'a limit of simulated time such as until={"time": 3600}'
+            raise UserError(f"{self.limits.owner} needs server_steps, or {other}")
         for member in self.members:
             if why := member.simulation.clock_sees_training:
                 raise UserError(f"sweep: the schedule depends on the training, because {why}: give server_steps")
