@@ -255,8 +255,8 @@ def halos_regions(
     """
     check_number("presets.halos_regions", "bytes", bytes, above=0)
     check_number("presets.halos_regions", "bandwidths", bandwidths, above=0, per_client=True)
-    if len(bandwidths) != (count := 1 + max(regions)):
-        raise UserError(f"presets.halos_regions: {len(bandwidths)} bandwidths for {count} regions; give one for each")
+    if np.shape(bandwidths) not in ((), (count := 1 + max(regions, default=-1),)):
+        raise UserError(f"presets.halos_regions: {np.size(bandwidths)} bandwidths for {count} regions; give one each")
     seconds = 8 * bytes / (1e9 * np.asarray(bandwidths, float))
     return Preset(
         halos(alpha=alpha), tiers(regions=regions, durations=durations, up=seconds, down=seconds, after=after)

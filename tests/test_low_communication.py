@@ -170,6 +170,8 @@ def test_open_slots(slots, times, last):
     [
         (lambda: schedule(timed(1.0, 2.0, begins=grace(-1.0)), 2, 1, 1), "window"),
         (lambda: schedule(timed(1.0, 2.0, begins=open_slots(3)), 2, 1, 1), "slots"),
+        (lambda: afl.presets.halos_regions([0, 1], FOUR, bytes=1e6, bandwidths=[1.0]), "1 bandwidths for 2 regions"),
+        (lambda: afl.presets.halos_regions([], FOUR, bytes=1e6), "4 bandwidths for 0 regions"),
         (lambda: tiers(regions=[[0, 1], [1, 2]], durations=FOUR), "regions"),
         (lambda: versions(1, (0, 1), 0, local(optax.sgd, 0.1, 1), EAGER, timed(1.0, 2.0)), "activation"),
         (lambda: halos_run(1, afl.server.halos(), TWO_REGIONS, correction=afl.correction.feddyn(0.1)), "feddyn"),

@@ -174,7 +174,9 @@ class Work:
             raise UserError(f"{self.limits.owner} needs server_steps, or {other}")
         for member in self.members:
             if why := member.simulation.clock_sees_training:
-                raise UserError(f"sweep: the schedule depends on the training, because {why}: give server_steps")
+                raise UserError(
+                    f"{self.limits.owner}: the schedule depends on the training, because {why}: give server_steps"
+                )
         return max(self.limited(place).server_steps for place in range(len(self.members)))
 
     @functools.cached_property
