@@ -111,6 +111,9 @@ def test_the_timeline_hatches_hangs_and_waits():
     expected = sorted(zip(schedule.started[late] + 2, schedule.arrived[late], schedule.client[late], strict=True))
     assert 0 < late.sum() < 20
     np.testing.assert_allclose(found, expected)
+    nights = clock.constant(2.0) + clock.available(12, 24, day=24.0)
+    schedule = compute_schedule(clock.free_running(1, durations=nights), 1, 1, 1)
+    assert spans(plot.timeline(schedule).axes[0].collections[-2]) == [(0, 12, 0)]
 
 
 SLOW = clock.constant(np.array([1, 2.5]))

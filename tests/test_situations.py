@@ -44,6 +44,9 @@ def test_devices_that_join_and_leave_lose_updates(tmp_path):
     assert max(inside) == 0 and found.runs_lost[-1] > 0
     waits = schedule(free_running(2, durations=constant(0.75) + activity(file)), 2, 1, 40, 0)
     assert waits.runs_lost[-1] == 0
+    for begin in (5, 20):  # the content of the file counts, not its name
+        file.write_text(json.dumps({"0": {"active": [begin], "inactive": [30], "finish_time": 40}}))
+        assert schedule(free_running(1, durations=constant(1.0) + activity(file)), 1, 1, 1).time[0] == begin + 1
     file.write_text('{"0": {"active": [3], "inactive": [1], "finish_time": 5}}')
     with pytest.raises(ValueError, match="active"):
         activity(file).check(1)

@@ -119,7 +119,8 @@ class Part:
         given = []
         for name, value in options_of(self).items():
             usual = self.implied.get(name, getattr(type(self), name, ...))  # a class has the defaults of its fields
-            if value is not usual and not (isinstance(value, int | float | str) and value == usual):
+            equal = value is usual or (isinstance(value, int | float | str) and value == usual)
+            if not equal and not name.startswith("_"):
                 given.append(f"{name}={shown(value)}")
         return f"{type(self).__name__}({', '.join(given)})"
 

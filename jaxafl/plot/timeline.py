@@ -143,7 +143,7 @@ def _of_schedule(schedule: Schedule) -> Runs:
     others = pd.DataFrame({"client": unused.client, "start": unused.started, "staleness": 0})
     others["end"] = np.where(flying, np.inf, unused.ended)
     others["kind"] = np.where(flying | (unused.reason == WAITING), "flying", "wasted")
-    bars = _bars(columns, schedule.time, mask, others)
+    bars = _bars(columns, schedule.time, mask, others, waits=schedule.waits)
     labels = [str(client) for client in range(schedule.num_clients)]
     if "region" in schedule.per_step:  # of its arrival, if there is one
         regions = np.repeat(schedule.region, schedule.taken).tolist()
@@ -162,7 +162,9 @@ def _of_result(run: xr.Dataset) -> Runs:
     return Runs(bars, labels, time[np.isfinite(time)], int(stated(run, "runs_never_consumed", 0)))
 
 
-def _bars(columns: list[np.ndarray], time: np.ndarray, mask: np.ndarray, *others: pd.DataFrame) -> pd.DataFrame:
+def _bars(
+    columns: list[np.ndarray], time: np.ndarray, mask: np.ndarray, *others: pd.DataFrame, waits: bool = False
+) -> pd.DataFrame:
     """Returns the bars; a run consumed by several server steps is shown once, with its first staleness.
 
     Args:
@@ -171,6 +173,7 @@ def _bars(columns: list[np.ndarray], time: np.ndarray, mask: np.ndarray, *others
         time: times of the server steps, [T].
         mask: True for arrivals, [T, A].
         *others: bars of runs that no server step takes.
+        waits: True if clients are idle before they compute, and False if afterwards.
     """
     names = ("client", "run", "start", "end", "staleness", "idle", "taken")
     columns = [*columns, np.broadcast_to(time[:, None], mask.shape)]
@@ -181,9 +184,9 @@ def _bars(columns: list[np.ndarray], time: np.ndarray, mask: np.ndarray, *others
     following = every.groupby("client")["start"].shift(-1)[runs.index]  # the client's next start, NaN for none
     waited = np.fmin(runs.taken, following)
     paused = runs.assign(kind="paused")
-    hangs = paused.assign(start=runs.end - runs.idle)[runs.idle > 0]
-    waits = paused.assign(start=runs.end, end=waited)[waited > runs.end]
-    return pd.concat([runs, hangs, waits, *others], ignore_index=True)
+    idle = {"end": runs.start + runs.idle} if waits else {"start": runs.end - runs.idle}
+    held = paused.assign(start=runs.end, end=waited)[waited > runs.end]
+    return pd.concat([runs, paused.assign(**idle)[runs.idle > 0], held, *others], ignore_index=True)
 
 
 def _draw(ax: Axes, title: str, runs: Runs, max_clients: int, max_runs: int, until: float | None) -> None:

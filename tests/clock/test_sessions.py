@@ -91,3 +91,9 @@ def test_a_client_works_only_in_its_sessions() -> None:
     short = clock.sessions(clock.constant(1.5), clock.constant(2.0), off=clock.constant(1.0), cut="restart")
     found = run_clock(clock.free_running(concurrency=1, durations=short), 1, 1, 3)
     assert found.time.tolist() == pytest.approx([1.5, 4.5, 7.5])
+
+
+def test_the_first_session_begins_at_0_despite_rounding() -> None:
+    """0.3 + 0.1 - 0.3 - 0.1 is above 0. 0.36 s of work in a session of 0.3 s go on after the break of 0.1 s."""
+    made = clock.sessions(clock.constant(0.36), clock.constant(0.3), off=clock.constant(0.1))
+    assert run_clock(clock.free_running(1, durations=made), 1, 1, 1).time[0] == pytest.approx(0.46)

@@ -17,7 +17,7 @@ from jax import Array
 from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, stream_keys, worked
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key
-from jaxafl.options import Number, UserError, number, static
+from jaxafl.options import Number, UserError, number, recording, static
 
 Intervals = tuple[Any, Any, Any]  # begin [..., K], end [..., K] and period [...] in seconds
 
@@ -139,19 +139,22 @@ class activity(Hours):
 
     file: str | os.PathLike[str] = static()
     loses: bool = static(default=True)
+    _devices: Any = recording(default=None)  # of the file, so that another content is another option
+
+    def __post_init__(self) -> None:
+        if self._devices is None:
+            object.__setattr__(self, "_devices", _read(self.file))
+        super().__post_init__()
 
     @property
     def day(self) -> float:
         """Longest period of a device in seconds."""
-        return float(max(_read(self.file)[2]))
-
-    def check(self, num_clients: int) -> None:
-        _read(self.file)
+        return float(self._devices[:, -1].max())
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Intervals:
-        begin, end, period = _read(self.file)
-        device = np.arange(num_clients) % len(period)
-        return begin[device], end[device], period[device]
+        rows = self._devices[np.arange(num_clients) % len(self._devices)]
+        begin, end = rows[:, :-1].reshape(num_clients, 2, -1).swapaxes(0, 1)
+        return begin, end, rows[:, -1]
 
     def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
         begin, end, period = prepared
@@ -160,13 +163,8 @@ class activity(Hours):
         return numpy.where(inside, 0.0, ((begin - phase) % period[..., None]).min(-1))
 
 
-def _read(file: str | os.PathLike[str]) -> Intervals:
-    return _parsed(os.fspath(file), os.stat(file).st_mtime_ns)
-
-
-@functools.lru_cache(8)
-def _parsed(file: str, changed: int) -> Intervals:
-    """Reads the intervals of all devices; shorter lists repeat their last interval."""
+def _read(file: str | os.PathLike[str]) -> np.ndarray:
+    """Reads begins, ends and period of all devices, [D, 2K + 1]; shorter lists repeat their last interval."""
     try:
         devices = list(json.loads(pathlib.Path(file).read_text()).values())
         rows = [[np.asarray(one[name], np.float64) for name in ("active", "inactive")] for one in devices]
@@ -182,4 +180,4 @@ def _parsed(file: str, changed: int) -> Intervals:
         raise UserError(
             f"activity: {file}: expected 0 <= active <= inactive <= finish_time for every interval, above 0"
         )
-    return begin, end, period
+    return np.column_stack([begin, end, period])

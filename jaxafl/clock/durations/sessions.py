@@ -84,11 +84,11 @@ class sessions(Duration):
         groups = jnp.arange(min(self.groups or num_clients, num_clients), dtype=jnp.int32)
         grid = jax.vmap(jax.vmap(length, (None, 0)), (0, None))
         on, off = grid(groups, jnp.arange(self.count, dtype=jnp.int32))
-        begin = jnp.cumsum(on + off, axis=1)
+        begin, before = (jnp.pad(jnp.cumsum(one, axis=1), ((0, 0), (1, 0))) for one in (on + off, on))
         share = share_of(keys[-1], jnp.arange(num_clients))
         odds = jnp.float64(self.leave)
         last = jnp.where(odds > 0, 1 + jnp.floor(jnp.log1p(-share) / jnp.log1p(-odds)), jnp.inf)
-        return Sessions(work, on, begin - on - off, jnp.cumsum(on, axis=1) - on, begin[:, -1], last)
+        return Sessions(work, on, begin[:, :-1], before[:, :-1], begin[:, -1], last)
 
     def draw(self, prepared: Sessions, run: Run) -> Draw:
         drawn = draw_of(self.durations, prepared.work, run)
