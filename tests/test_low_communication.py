@@ -206,6 +206,8 @@ def test_energy_and_carbon_by_hand():
     assert float(one.grams[0]) == pytest.approx((200 * (0.5 * 100 + 0.5 * 400) + 50 * (0.5 * 400 + 0.5 * 250)) / 1000)
     waits = schedule(timed(1.0, 1.0, 1.0), 3, 1, 4)  # at 2 s two runs have ended that no server step has taken
     assert waits.energy(1).busy_seconds.values.tolist() == [2, 2, 2] and waits.unused.reason.tolist() == ["waiting"] * 2
+    queued = schedule(afl.clock.routed(tasks=6, durations=constant(1.0)), 2, 1, 3)  # every task has its model
+    assert queued.energy(0, 0, 1.0, size=(0.0, 1.0)).joules.sum() == queued.runs_begun[-1]
     gap = dict(watts=1, intensity=((0, 3, 5), (1, 2)), period=6)
     wrong = [dict(watts=-1), dict(watts=1, intensity=((0, 60), (1,))), dict(watts=1, joule_per_byte=1), gap]
     wrong += [dict(gap, period=np.nan), dict(watts=1, intensity=np.inf)]

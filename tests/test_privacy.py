@@ -231,6 +231,7 @@ def held_out() -> afl.Simulation:
 ONE: dict[str, Any] = {"delta": DELTA, "noise_multiplier": 1.0}
 MIFA = afl.server.mifa(), afl.clock.bernoulli(0.3)
 BASGD = afl.server.basgd(aggregate=None), afl.clock.every_buffer(durations=afl.clock.uniform(1, 3))
+FAVANO = afl.server.favano(), afl.clock.interrupting(period=1.0, contacted=2, durations=afl.clock.uniform(1, 3))
 CLIP = upload.clip_by_global_norm(1.0)
 PLATEAU = optax.chain(optax.contrib.reduce_on_plateau(patience=4), optax.sgd(0.5))
 # simulation, arguments of `privacy`, what the message names
@@ -238,6 +239,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (simulation, {"delta": 1.0}, "delta"),
     (simulation, {"delta": DELTA, "noise_multiplier": 2.0}, "4.0"),
     (lambda: simulation(upload.chain(NOISY, times_samples())), {"delta": DELTA}, "noise"),
+    (lambda: simulation(upload.chain(NOISY, t=optax.trace(0.9))), {"delta": DELTA}, "memory"),  # of runs that are lost
     (simulation, {"delta": DELTA, "how": "sampled"}, "every client adds its noise"),
     (lambda: simulation(None), {"delta": DELTA}, "no noise"),
     (lambda: simulation(upload.add_noise(1.0)), {"delta": DELTA}, "clipping norm"),
@@ -250,11 +252,12 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (lambda: simulation(None, afl.server.fedbuff(reduce="sum")), ONE, "1 / M"),
     (lambda: simulation(None, afl.server.fedbuff(aggregate=afl.aggregate.median())), ONE, "median"),
     (lambda: simulation(None, *BASGD), ONE, "basgd"),
+    (lambda: simulation(None, *FAVANO), ONE, "favano"),  # it weighs some updates more than 1 / M
     (lambda: simulation(None, afl.server.fedasync()), ONE, "fedasync"),
     (lambda: simulation(None, by_loss()), ONE, "by_loss|losses"),
     (lambda: simulation(server=afl.server.fedopt(optax.polyak_sgd())), {"delta": DELTA}, "losses"),
     (lambda: simulation(server=afl.server.fedopt(PLATEAU)), {"delta": DELTA}, "losses"),
-    (lambda: simulation(None, afl.server.ca2fl()), ONE, "ca2fl may use a kept update"),
+    (lambda: simulation(None, afl.server.ca2fl()), ONE, "ca2fl may combine updates, or kept"),
     (lambda: simulation(None, correction=afl.correction.feddyn(0.1)), ONE, "feddyn"),
     (lambda: simulation(correction=by_samples(0.1)), {"delta": DELTA}, "by_samples"),
     (lambda: classifier(model=afl.models.from_linen(Normalised())), ONE, r"batch statistics\) without noise"),

@@ -315,7 +315,8 @@ def noise_of(client: Client, server: Server) -> tuple[Any, str]:
     """Returns the noise multiplier, a number or [N] (`None` if there is none), and where the noise is added.
 
     It is that of the server's aggregate, else that of an upload that bounds the norm of Δ and then adds noise. Uploads
-    after the noise that read the run (`reads_run`) may read sample counts.
+    after the noise that read the run (`reads_run`) may read sample counts, and those that remember send updates of lost
+    runs later.
     """
     noise = getattr(getattr(server, "aggregate", None), "noise", None)
     if noise:  # 0 adds no noise
@@ -323,7 +324,7 @@ def noise_of(client: Client, server: Server) -> tuple[Any, str]:
     norm, parts = None, [] if client.upload is None else client.upload.in_order
     for place, part in enumerate(parts):
         if part.noise is not None and norm is not None:
-            read = any(one.reads_run for one in parts[place:])
-            return (None, "server") if read else (np.asarray(part.noise) / np.asarray(norm), "client")
+            more = any(one.reads_run or one.remembers for one in parts[place:])
+            return (None, "server") if more else (np.asarray(part.noise) / np.asarray(norm), "client")
         norm = part.bound(norm)
     return None, "server"

@@ -45,11 +45,10 @@ def energy_of(
     late = np.where(flies, 0, np.fmax(ended - end, 0))
     ended = np.fmin(ended, end)  # on a shared link nobody knows the end of a run in flight
     work = np.maximum(work - late, 0) if schedule.waits else np.clip(end - started, 0, work)
-    begun = started <= end
     pulled = schedule.source is not None and Delivery.PULLED in schedule.source.clock.delivers
     sent = ("refused", "lost") if pulled else ("refused", "lost", "waiting")
     uploads = np.concatenate([takings, np.isin(unused.reason, sent) & (unused.ended <= end)])
-    transferred = begun * np.float64(size[1]) + uploads * np.float64(size[0])
+    transferred = np.float64(size[1]) + uploads * np.float64(size[0])
     begins = ended - work if schedule.waits else started
 
     def total(values: np.ndarray) -> np.ndarray:

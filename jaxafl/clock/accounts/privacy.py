@@ -196,8 +196,8 @@ def _noise(mechanism: Mechanism, given: Any, num_clients: int) -> np.ndarray:
         check_number("privacy", "noise_multiplier", given, above=0, per_client=True, num_clients=num_clients)
     elif known is None:
         raise UserError(
-            "privacy: there is no noise, or its clipping norm is not known; expected noise_multiplier=, the standard "
-            "deviation of the noise over the clipping norm. Give it, or train with "
+            "privacy: there is no noise, its clipping norm is not known, or an upload after it keeps a memory or reads "
+            "the run; expected noise_multiplier=, the deviation over the clipping norm. Give it, or train with "
             "afl.server.fedbuff(aggregate=afl.aggregate.private_mean(C, z)), or with "
             "Client(upload=afl.upload.chain(afl.upload.clip_by_global_norm(C), afl.upload.add_noise(z * C)))"
         )

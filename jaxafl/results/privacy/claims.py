@@ -35,14 +35,10 @@ class _Noisy(Parts):
         return noise_of(self.client, self.server)
 
     @property
-    def is_planned(self) -> bool:
-        """True if there is no noise yet, and it is planned for the sum of the M updates of a step."""
-        return self.noise[0] is None and not self.server.needs.client_rows
-
-    @property
     def means_planned(self) -> bool:
-        """True if noise is planned, and the server steps by a weighted mean or an aggregate."""
-        return self.is_planned and isinstance(self.server, OptaxServer)
+        """True if there is no noise yet, so that it is planned, and the server steps by a mean or an aggregate."""
+        planned = self.noise[0] is None and not self.server.needs.client_rows
+        return planned and isinstance(self.server, OptaxServer)
 
 
 _NOT_PRIVATE: tuple[Rule, ...] = (
@@ -101,14 +97,15 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
         "which depend on data. Use uniform weights",
     ),
     (
-        lambda p: p.is_planned and not p.means_planned and not p.server.needs.linear and p.arrivals > 1,
-        "the server {server.name} may combine updates otherwise than by their sum, for which the noise is "
-        "planned. Use another server, e.g. fedbuff, or Needs(linear=True) in the class if it takes sums",
-    ),
-    (
-        lambda p: p.noise[0] is None and p.server.needs.client_rows and not getattr(p.server, "bounded", False),
-        "the server {server.name} may use a kept update with other weights than that of a mean over clients, which the "
-        "planned noise does not cover. Use mifa, or noise at the clients",
+        lambda p: (
+            p.noise[0] is None
+            and not p.means_planned
+            and (p.arrivals > 1 or p.server.needs.client_rows)
+            and not getattr(p.server, "bounded", False)
+        ),
+        "the server {server.name} may combine updates, or kept ones, with other weights than those of a mean, which "
+        "the planned noise does not cover. Use e.g. fedbuff or mifa, noise at the clients, or bounded = True in the "
+        "class if no update weighs more than in a mean",
     ),
     (
         lambda p: p.means_planned and p.aggregate is not None and not p.aggregate.linear,
