@@ -38,7 +38,7 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "run --server fedbuff --clock.rate 2": f"{USUAL} fedbuff() free_running(durations=uniform(low=1, high=5), "
     "buffer=10, rate=2)",
     "run --server fadas --data.clients 4 --server.delay-scaling eq4": f"{USUAL} fadas(delay_scaling='eq4') "
-    "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=4)",
+    "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=10)",
     "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
     "run --server fedbuff --server.staleness none --client.batch_size=null": "Client(learning_rate=0.05, "
     f"steps=10, batch_size=None) fedbuff(staleness='none') {TEN}, buffer=10)",
@@ -263,6 +263,7 @@ BAD = [  # command line, and what stands in the message
     (f"run {DATA} --server absent_module:halved", "No module named 'absent_module'"),
     (f"sweep {DATA}", "at least one axis"),
     (f"sweep {DATA} --axis server.learning_rate=1,-1", "must be >= 0, got -1"),
+    (f"sweep {DATA} --axis attack=none,clip", "in the sweep at attack=clip"),
     (f"sweep {DATA} --axis server.bogus=1", "no option 'bogus' in the path 'server.bogus'"),
     (f"sweep {DATA} --axis clock.durations.low=1 --clock.durations 3", "no option 'low'"),
     (f"sweep {DATA} --axis seed=0:2 --seed 7", "beside --seed"),
@@ -494,8 +495,9 @@ def test_run_and_sweep_write_what_python_would(tmp_path, capsys):
     np.testing.assert_allclose(loaded["accuracy"], same["accuracy"], rtol=1e-6)
     grid = tmp_path / "grid.nc"
     axes = ["--axis", "server.alpha=0.2,0.6", "--axis", "seed=2:4"]
-    assert main(["sweep", *SMALL, *FREE, *durations, *axes, "--output", str(grid)]) == 0
-    assert re.search(r"\n +0\.6 ", capsys.readouterr().out)  # a column per axis
+    assert main(["sweep", *SMALL, *FREE, *durations, *axes, "--until", "updates=6", "--output", str(grid)]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\n +0\.6 ", said) and "updates 6 (4 of 4 runs)" in said  # a column per axis
     assert afl.load(grid)["seed"].values.tolist() == [2, 3]
     assert main(["sweep", *SMALL, *FREE, *axes, "--plan"]) == 0
     assert re.search(r"members +4\n", capsys.readouterr().out)

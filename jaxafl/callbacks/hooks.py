@@ -19,12 +19,12 @@ import numpy as np
 
 from jaxafl.callbacks.base import PIECE_SECONDS, Callback, Chunk, Run, check_watchers
 from jaxafl.callbacks.checkpoint import Checkpoint
-from jaxafl.callbacks.limits import Limited
+from jaxafl.callbacks.limits import Limited, Targets
 from jaxafl.callbacks.progress import Reporter
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.loop import Progress, Trained, run_to_end
 from jaxafl.engine.problem import Observe
-from jaxafl.options import shown
+from jaxafl.options import UserError, shown
 from jaxafl.results.arrivals import masked
 
 _REPORT_SECONDS = 1.0  # between reports
@@ -149,9 +149,11 @@ class Hook:
             self.checkpoint.begin(execution, progress)  # restores the runs
         self.begun = time.perf_counter()
         done = progress.eval_step[-1] if progress.eval_step else None
-        for run, callbacks in zip(self.runs, self.copies, strict=True):
+        for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
             for one in callbacks:
                 one.begin(run._replace(resumed=done))
+                if isinstance(one, Targets):
+                    self._restored(one, run, index, progress)
         self.reported = self.ready = time.perf_counter()
         self.before = execution.updates(done or 0)
 
@@ -166,9 +168,9 @@ class Hook:
 
     def chunk(self, execution: Execution, progress: Progress) -> Sequence[str | None]:
         start, stop = [0, *progress.eval_step][-2:]
-        evaluated = progress.evaluations[-1].items()  # of runs [P], and of their clients or test sets [P, ...]
+        evaluated = progress.evaluations[-1]
         if stop and self.watch.reporter is not None:
-            means = {name: float(np.mean(values)) for name, values in evaluated if values.ndim == 1}
+            means = {name: float(np.mean(values)) for name, values in evaluated.items() if values.ndim == 1}
             self.watch.reporter.update(*self._so_far(execution, stop), means)
         reasons: list[str | None] = [None] * len(self.runs)
         failures = execution.failures() if self.runs else []
@@ -183,7 +185,7 @@ class Hook:
                 time=float(records["time"][-1]) if stop else 0.0,
                 seconds=time.perf_counter() - self.begun,
                 records=records,
-                evaluation={name: float(values[index]) for name, values in evaluated if values.ndim == 1},
+                evaluation=_of_run(evaluated, index),
                 model=functools.partial(execution.model, index),
             )
             answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
@@ -206,6 +208,17 @@ class Hook:
         except Exception as error:
             _carry(error, results)
             raise
+
+    def _restored(self, targets: Targets, run: Run, index: int, progress: Progress) -> None:
+        """Stops a restored run whose last evaluation reaches a target, which may be new."""
+        for step, evaluation in zip(progress.eval_step, progress.evaluations, strict=True):
+            if why := targets.reached(_of_run(evaluation, index), run):
+                if step < progress.step:
+                    raise UserError(
+                        f"the folder holds {progress.step} server steps, and until is reached at {step} ({why}): a "
+                        "shorter run needs another folder"
+                    )
+                progress.stops[index] = step, why
 
     def _so_far(self, execution: Execution, done: int) -> tuple[int, float]:
         """Returns the server steps and the updates per second of all executions; `done`: the steps of this one."""
@@ -285,3 +298,8 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     arrived = records["client_id"] >= 0
     of_slots = {name: masked(values, arrived) for name, values in records.items() if values.shape == arrived.shape}
     return records | of_slots | {"client_id": records["client_id"], "arrived": arrived}
+
+
+def _of_run(evaluation: Mapping[str, np.ndarray], index: int) -> dict[str, float]:
+    """Returns the metrics of one run, without those of its clients or test sets."""
+    return {name: float(values[index]) for name, values in evaluation.items() if values.ndim == 1}

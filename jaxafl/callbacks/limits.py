@@ -80,9 +80,13 @@ class StopAt(Callback):
             check_metric(self.owner, run, name, self.others)
 
     def chunk(self, chunk: Chunk) -> str | None:
+        return self.reached(chunk.evaluation, chunk.run)
+
+    def reached(self, evaluation: Mapping[str, float], run: Run) -> str | None:
+        """Returns the first target that an evaluation reaches, in words; `None` if it reaches none."""
         for name, target in self.targets.items():
-            value = chunk.evaluation[name]
-            if reaches(value, target, falls(name, chunk.run.metrics, self.owner)):
+            value = evaluation[name]
+            if reaches(value, target, falls(name, run.metrics, self.owner)):
                 return f"{name} {value:.6g} has reached {target:g}"
         return None
 

@@ -78,7 +78,9 @@ def devices() -> dict[str, str]:
     """Returns the devices that JAX finds, and their memory."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     sizes = {one: (one.memory_stats() or {}).get("bytes_limit", 0) / 2**30 for one in jax.local_devices()}
-    return {f"{one.platform}:{one.id}": f"{one.device_kind}, {size:.1f} GiB" for one, size in sizes.items()}
+    return {
+        f"{one.platform}:{one.id}": one.device_kind + f", {size:.1f} GiB" * (size > 0) for one, size in sizes.items()
+    }
 
 
 def nvidia() -> dict[str, str]:

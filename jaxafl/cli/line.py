@@ -257,7 +257,8 @@ def prepared(command: Any, kind: type[Shared], arguments: Sequence[str]) -> tupl
     varied: dict[str, list[Any]] = {}
     for path, texts in axes.items():
         hint = int if path == "seed" else known[path].hint if path in known else Any
-        varied[path] = [read(text, hint) for text in texts]
+        with user_errors(f"--axis {path}"):
+            varied[path] = [read(text, hint) for text in texts]
         if path in known:  # `None` may leave out what the other values need
             first = next((one for one in varied[path] if one is not None), None)
             known[path] = known[path]._replace(default=first)
@@ -414,14 +415,12 @@ def _data(options: Any, names: dict[str, Constructor], values: dict[str, Any]) -
 
 
 def _fit(values: dict[str, Any], names: dict[str, Constructor], given: dict[str, str], clients: int) -> None:
-    """Changes what is not given: M_c is at most N, M at most M_c; the optimiser gets neither `None` nor defaults."""
+    """Changes what is not given: M_c ≤ N, windows have no M, and the optimiser gets neither `None` nor defaults."""
     clock, client = values["clock"], values["client"]
     if "concurrency" in clock and "--clock.concurrency" not in given:
         clock["concurrency"] = None if clock.get("rate") else min(clock["concurrency"], clients)
-    if "--clock.buffer" not in given and (usual := clock.get("buffer")):
-        clock["buffer"] = (
-            None if clock.get("period") or clock.get("closes") else min(usual, clock.get("concurrency") or usual)
-        )
+    if "--clock.buffer" not in given and "buffer" in clock and (clock.get("period") or clock.get("closes")):
+        clock["buffer"] = None
     if client["epochs"] is not None and "--client.steps" not in given:
         client["steps"] = None
     for name, _, default, *_ in names["client"].options:

@@ -21,7 +21,7 @@ from jaxafl.cli.line import numbers, written
 from jaxafl.options import UserError, check_choice, user_errors
 from jaxafl.results import load
 from jaxafl.results.arrivals import discarded_runs, staleness_of
-from jaxafl.results.curves import has_failed, percent, scale_of, stated, value
+from jaxafl.results.curves import failed_steps, has_failed, percent, scale_of, stated, value
 from jaxafl.study.comparison import Comparison, is_comparison
 from jaxafl.sweep import gather as gather_sweep
 
@@ -158,7 +158,7 @@ def show_result(result: xr.Dataset | dict[str, xr.Dataset]) -> None:
         table.add_row(*values, *_numbers(member.runs, metric))
     Console().print(table)
     for one in [*result.values()] if isinstance(result, dict) else [result]:
-        known = np.ravel(stated(one, "stopped", ""))
+        known = np.broadcast_to(stated(one, "stopped", ""), np.shape(failed_steps(one))).ravel()
         limits = Counter(limit for limit in map(str, known) if limit not in ("None", "nan", ""))
         for limit, count in limits.most_common(_SHOWN):
             print(f"ended by a limit: {limit} ({count} of {len(known)} runs)")

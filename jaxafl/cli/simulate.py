@@ -24,7 +24,7 @@ from jaxafl.results.failures import failures
 from jaxafl.simulation import Simulation
 from jaxafl.sweep import outlook
 from jaxafl.sweep import sweep as run_sweep
-from jaxafl.sweep.axes import axes_of, replace_at
+from jaxafl.sweep.axes import axes_of
 
 COMMAND = "command.json"
 _METHOD = 'write --method NAME="--server fedbuff --clock.buffer 5", with the options in which the methods differ'
@@ -43,8 +43,6 @@ def sweep(arguments: list[str]) -> int:
     options, simulation, axes = prepared(sweep, Sweep, arguments)
     with user_errors():
         axes_of(simulation, axes)
-        for path in axes.keys() - {"seed"}:
-            replace_at(simulation, path, axes[path][0])
     axes.setdefault("seed", [options.seed])
     if options.plan and options.until:
         raise UserError("--plan estimates the time of --server-steps; leave --until out, which ends runs earlier")

@@ -70,13 +70,12 @@ def members_of(simulation: Simulation, axes: Sequence[Axis], seed: int) -> list[
         for axis, at in zip(axes, position, strict=True):
             labels |= {path: dims[axis.name][path][at] for path in axis.paths}
             values |= zip(axis.paths, axis.rows[at], strict=True)
-        variant = values.get("simulation", simulation)
-        for path in [path for path in values if path not in ("simulation", "seed")]:
-            variant = replace_at(variant, path, values[path])
         own = check_whole("sweep", "seed", values.get("seed", seed), least=0, most=2**64 - 1)
-        member = Member(position, values, labels, variant, own)
+        member = Member(position, values, labels, values.get("simulation", simulation), own)
         with user_errors(member.where):
-            variant.check()
+            for path in [path for path in values if path not in ("simulation", "seed")]:
+                member.simulation = replace_at(member.simulation, path, values[path])
+            member.simulation.check()
         members.append(member)
     return members
 

@@ -239,6 +239,14 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path) -> None:
         assert again.attrs["stopped"] == first.attrs["stopped"]
 
 
+def test_a_target_that_is_new_counts_for_what_the_folder_holds(tmp_path: pathlib.Path) -> None:
+    sim, how = simulation(), {"folder": tmp_path, "eval_every": EVERY}
+    loss = sim.run(20, **how)["loss"].values
+    with pytest.raises(ValueError, match="until is reached at 0"):
+        sim.run(32, until={"loss": loss[0]}, **how)
+    assert sim.run(32, until={"loss": loss[-1]}, **how).sizes["step"] == 20
+
+
 def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:
     one = simulation(learning_rate=1e30)
     sim = afl.Simulation(one.data, one.model, one.client, afl.server.fedbuff(1e30), one.clock)
