@@ -24,9 +24,9 @@ FEEDBACK = upload.error_feedback(upload.top_k(count=1))
 
 
 class open_still(still):
-    """Also takes updates of runs that have waited at their client, and of several kinds."""
+    """Also takes updates of runs that have waited at their client or were drawn, of several kinds or times."""
 
-    accepts = still.accepts | Delivery.QUEUED | Delivery.KINDS
+    accepts = still.accepts | Delivery.QUEUED | Delivery.KINDS | Delivery.PULLED | Delivery.MULTIPLE
 
 
 @functools.cache
@@ -87,6 +87,7 @@ CLOCKS: dict[str, Callable[[], Clock]] = {
         afl.clock.free_running(concurrency=4, buffer=2, durations=afl.clock.lognormal(0.0, 2.0))
     ),
     "warm up to the next": lambda: afl.clock.warm_up(afl.clock.bernoulli(0.4), first="next"),
+    "held": lambda: afl.clock.sampled(drawn=2, durations=afl.clock.lognormal(0.0, 1.0), send_buffer="hold"),
     "semi": lambda: afl.clock.semi_async(fraction=0.5, lag=1, durations=afl.clock.lognormal(0.0, 1.0)),
 }
 
@@ -114,7 +115,7 @@ def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lost", "refused", "repeated", "lost in rounds", "warm up"])
+@pytest.mark.parametrize("name", ["lost", "refused", "repeated", "lost in rounds", "held", "warm up"])
 def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     sim = simulation(FEEDBACK, open_still(), CLOCKS[name]())
     want = vectors(sim.run(STEPS, seed=3))
@@ -129,7 +130,11 @@ def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkey
         assert len({one.attrs["runs_trained_untaken"] for one in longer}) == 1
     monkeypatch.setattr(planned, "_FIRST", 8)
     monkeypatch.setattr(planned, "_LARGEST", 8)
-    np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4)), want)
+    whole = sim.run(STEPS, seed=3, lanes=4)
+    np.testing.assert_array_equal(vectors(whole), want)
+    again = {"folder": tmp_path / "again", "seed": 3, "lanes": 4, "eval_every": 1}
+    broken(sim, STEPS, STEPS - 2, checkpoint_every=1, **again)
+    np.testing.assert_array_equal(sim.run(STEPS, **again)["places"], whole["places"])  # so sums have equal bits
 
 
 @pytest.mark.parametrize(

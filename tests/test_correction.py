@@ -132,6 +132,17 @@ class own(shrinking):
         return row + 1, None
 
 
+class forgetful(own):
+    def serve(self, shared: Any, params: Any, messages: Any, arrivals: Any, num_clients: int) -> Any:
+        return params
+
+
+def test_an_error_names_the_method_that_it_comes_from() -> None:
+    with pytest.raises(ValueError) as raised:
+        simulation(forgetful(), CLOCKS["rounds"]()).run(1)
+    assert any("`serve` of the correction forgetful" in note for note in raised.value.__notes__)
+
+
 def test_numbers_of_python_in_a_row_are_arrays() -> None:
     client = afl.Client(learning_rate=RATE, steps=K, correction=own())
     assert np.isfinite(descent(client=client, server=afl.server.fedavg(), clock=CLOCKS["rounds"]()).run(2).loss).all()

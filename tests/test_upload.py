@@ -34,7 +34,8 @@ class still(Server):
     accepts = Server.accepts | Delivery.REPEATED | Delivery.BY_CLIENT
 
     def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
-        return Outcome(params, state, {f"received_{place}": arrivals.delta["w"][:, place] for place in range(3)})
+        received = {f"received_{place}": arrivals.delta["w"][:, place] for place in range(3)}
+        return Outcome(params, state, received | {"places": jnp.int32(len(arrivals.mask))})
 
 
 class waiting(still):

@@ -166,7 +166,9 @@ class Planned(Execution):
         # multiples of 4, so that other seeds, which need a few slots more or less, share the program
         used = np.array([plan.slots, plan.rows])
         ring, store = (-(-(used + used // 8) // 4) * 4).tolist()
-        return shapes_of_plan(plan, self.problems[0], **self.fixed)._replace(
+        taken = [one.taken[: max(window.stop - one.start, 0)] for one in self.parts]  # also before a resumed run
+        places = max(int(one.max(initial=0)) for one in taken)
+        return shapes_of_plan(plan, self.problems[0], most=places, **self.fixed)._replace(
             ring=max(plan.slots, min(ring, schedule.in_flight + 1)),
             store=plan.rows if plan.in_order else store,
             rows=rows,

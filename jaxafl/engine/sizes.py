@@ -104,11 +104,12 @@ def block_of(*ends: int) -> int:
     return 1 if on_cpu() else math.gcd(*ends, BLOCK)
 
 
-def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, **calls: Any) -> Shapes:
-    """Returns the shapes of a program for a plan; `chunk`: lanes per `vmap`."""
+def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, most: int = 0, **calls: Any) -> Shapes:
+    """Returns the shapes of a program for a plan; `chunk`: lanes per `vmap`; `most`: arrivals of a step before it."""
     width = plan.steps.mask.shape[1]
     by_client = Delivery.BY_CLIENT in problem.clock.delivers  # place i is client i
-    arrivals = problem.clock.arrivals(problem.data.num_clients) or (width if by_client else power_of_two(width))
+    places = width if by_client else power_of_two(max(width, most))
+    arrivals = problem.clock.arrivals(problem.data.num_clients) or places
     trips: dict[str, Any] = {}
     if not on_cpu():  # see `Shapes`
         trips["local_steps"] = constant(plan.segments.active.max(axis=1, initial=0)) if plan.uniform else None

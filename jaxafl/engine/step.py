@@ -209,7 +209,9 @@ class TracedStep:
             seen = arrivals._replace(delta=shared_of(self.client, arrivals.delta))
             of_client = shared_of(self.client, params)
             owner = f"the correction {self.client.correction.name}"
-            after, served = self.client.correction.serve(shared, of_client, messages, seen, self.device.counts.shape[0])
+            clients = self.device.counts.shape[0]
+            with traced_method(owner, "serve", "`arrivals.key`"):
+                after, served = self.client.correction.serve(shared, of_client, messages, seen, clients)
             shared = like_given(owner, "serve", after, shared)
             params = filled(like_given(owner, "serve", served, of_client), params)
             if row.mask is not None:

@@ -111,18 +111,20 @@ class sampled(Clock):
         check_recording(self, "sets", (self.drawn,), num_clients - 1)
 
     def steps(self, fleet: Fleet) -> Steps:
-        sent: dict[int, LocalRun] = {}  # send buffers
+        sent: dict[int, list[LocalRun]] = {}  # send buffers, and the runs that they did not hold
         idle: list[LocalRun] = []  # ended runs whose clients have used the newest model
         fleet.refills = False
         awaited = self._drawn(fleet)
         for runs in fleet.instants():
             for run in runs:
-                held = sent.setdefault(run.client, run)
-                if held is not run:
-                    sent[run.client], late = (run, held) if self.send_buffer == "overwrite" else (held, run)
-                    fleet.discard(late, "late")
+                if self.send_buffer == "overwrite" and run.client in sent:
+                    fleet.discard(sent.pop(run.client)[0], "late")
+                sent.setdefault(run.client, []).append(run)
             while all(client in sent for client in awaited):
-                yield fleet.step([sent.pop(client) for client in awaited], counts=[*awaited.values()])
+                taken = [sent.pop(client) for client in awaited]
+                for late in [run for _, *further in taken for run in further]:  # not before an earlier run is taken
+                    fleet.discard(late, "late")
+                yield fleet.step([first for first, *_ in taken], counts=[*awaited.values()])
                 awaited = self._drawn(fleet)
             idle = sorted(idle + runs, key=lambda run: run.client)
             fleet.due += [run for run in idle if self.receive_buffer == "keep" or run.version < fleet.version]
