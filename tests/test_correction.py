@@ -158,9 +158,7 @@ def test_numbers_of_python_in_a_row_are_arrays() -> None:
         (shrinking(), {}, "shrinking"),
     ],
 )
-def test_a_correction_that_cannot_work_is_an_error_before_compilation(
-    part: Any, options: dict[str, Any], message: str
-) -> None:
+def test_a_correction_that_cannot_work_is_an_error_before_compilation(part, options, message):
     given = {"learning_rate": RATE, "steps": K, "correction": part} | options
     client = {name: value for name, value in given.items() if value is not None}
     with pytest.raises((ValueError, TypeError), match=message):

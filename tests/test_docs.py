@@ -55,9 +55,7 @@ def runnable(language: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("page", runnable("python"))
-def test_python_of_a_page_runs_from_top_to_bottom(
-    page: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_of_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
     if "from sklearn" in page.read_text(encoding="utf-8"):
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     monkeypatch.chdir(tmp_path)

@@ -57,9 +57,7 @@ def test_evaluating_a_batch_in_pieces_changes_no_result(chosen: Any, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", (None, 2**40, 2**20, 1))
-def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(
-    memory: int | None, chosen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evaluation_batches_on_an_accelerator_fit_an_eighth_of_its_memory(memory, chosen, monkeypatch):
     """As many samples as an eighth of the memory holds, and about as many in each batch."""
     expected = {None: 412, 2**40: TEST, 2**20: 247, 1: 1}[memory]
     whole = evaluated()

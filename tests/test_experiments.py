@@ -173,9 +173,7 @@ def test_results_are_not_replaced_by_smaller_ones(tmp_path: pathlib.Path, capsys
 
 
 @pytest.mark.parametrize("written", slow_but(["doubled", "Halving", "halving", "whole", "tuned"], "doubled", "tuned"))
-def test_a_method_of_ones_own_is_run_first(
-    written: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_method_of_ones_own_is_run_first(written, tmp_path, capsys):
     """A class with options, a server, a function without required arguments, one of the table's simulation."""
     one, how = small({"a": 0.0}), ["--folder", str(tmp_path), "--columns", "one", "--seeds", "1"]
     main(one, [*how, "--method", f"tests.own_methods:{written}"], "experiments.small.table")
@@ -196,9 +194,7 @@ def test_a_method_of_ones_own_is_run_first(
         ("tests.own_methods:a", "there is another method a"),
     ],
 )
-def test_an_invalid_method_raises_before_any_run(
-    written: str, error: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_method_raises_before_any_run(written, error, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(small({"a": 0.0}), ["--folder", str(tmp_path), "--method", written], "experiments.small.table")
     said = capsys.readouterr()

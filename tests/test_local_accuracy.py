@@ -37,9 +37,7 @@ def simulation(pair: Any = None, model: Any = None, own_test: bool = False, **cl
     ("model", "own_test"),
     [("mlp", False), *(pytest.param(*one, marks=pytest.mark.slow) for one in (("normed", True), ("frozen", False)))],
 )
-def test_a_model_that_replaces_the_global_one_has_the_accuracy_of_the_evaluation(
-    model: str, own_test: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_replaces_the_global_one_has_the_accuracy_of_the_evaluation(model, own_test, monkeypatch):
     monkeypatch.setattr("jaxafl.engine.devices.BATCH", 2)  # several pieces for each client
     sim = simulation(model=MODELS[model](), own_test=own_test)
     result = sim.run(12, eval_every=1, diagnostics=("local_accuracy", "per_client"))

@@ -81,9 +81,7 @@ def test_local_optimisers_and_early_stopping_go_on(name: str, wide: bool, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_repeats_at_most_one_checkpoint_interval(tmp_path, monkeypatch):
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 2, "eval_every": 10}
     broken(sim, 40, 30, **how)
     made: list[tuple[int, int]] = []
@@ -123,9 +121,7 @@ def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.
     assert_same(afl.sweep(sim, axes, 20, **how), whole)
 
 
-def test_other_versions_go_on_with_a_warning_that_is_kept(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_versions_go_on_with_a_warning_that_is_kept(tmp_path, monkeypatch):
     sim = simulation()
     sim.run(4, folder=tmp_path, eval_every=2)
     known = importlib.metadata.version
@@ -144,9 +140,7 @@ def test_other_versions_go_on_with_a_warning_that_is_kept(
         ({"folder": "file"}, FileExistsError, "file"),
     ],
 )
-def test_bad_input_is_named_before_anything_is_compiled(
-    how: dict[str, Any], error: type[Exception], said: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input_is_named_before_anything_is_compiled(how, error, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("jaxafl.engine.execution.compiled", None)
@@ -166,9 +160,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.mark.parametrize("place", range(6))
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_a_damaged_checkpoint_is_passed_over(
-    damage: str, place: int, saved: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_a_damaged_checkpoint_is_passed_over(damage, place, saved, tmp_path):
     """Wherever it is: the newest whole one is found, or what was read is right."""
     shutil.copytree(saved, tmp_path / "run")
     files = [path for path in (tmp_path / "run" / "1").rglob("*") if path.is_file()]
@@ -206,9 +198,7 @@ def test_what_a_killed_process_has_left_is_no_checkpoint(tmp_path: pathlib.Path)
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_full_ends_the_save_and_not_the_run(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_ends_the_save_and_not_the_run(tmp_path, monkeypatch):
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 5, "eval_every": 5}
     sim.run(10, **how)
     before = store.newest(tmp_path)
@@ -258,9 +248,7 @@ def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["planned", pytest.param("online", marks=slow)])
-def test_a_run_that_was_planned_otherwise_does_not_go_on(
-    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_planned_otherwise_does_not_go_on(name, tmp_path, monkeypatch):
     """Its store would be read by another plan; one whose clock runs beside the training has none."""
     sim, how = simulation(name), {"folder": tmp_path, "checkpoint_every": 3, "eval_every": EVERY}
     broken(sim, 20, 12, **how)

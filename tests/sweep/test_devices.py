@@ -41,9 +41,7 @@ def test_a_run_that_devices_share_is_that_of_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ("planned", "online"))
-def test_threads_of_one_device_have_the_results_of_one_after_another(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_of_one_device_have_the_results_of_one_after_another(kind, monkeypatch):
     """Seeds, which advance apart, and rates, which advance four at a time; in the precision of the caller."""
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3), raising=False)
     sim, ran_in = simulation(kind), set()
