@@ -299,6 +299,7 @@ def test_a_rate_is_chosen_by_validation() -> None:
         ([0.3, 0.1 + 0.2, 0.3], "not decided by these seeds (0.3 for all 3 seeds, sign test p = 0.25)"),
         ([0.0, 0.0], "not decided by these seeds (0 for all 2 seeds)"),
         ([2.0], "not decided by 1 seed"),
+        ([101.0, 102.0, 103.0, -np.inf, -np.inf], "not decided by these seeds (mean 0.2"),
     ],
 )
 def test_a_verdict_says_if_the_claim_holds(numbers: list[float], said: str) -> None:

@@ -13,7 +13,8 @@ import jaxafl as afl
 from experiments.suite import Cell, Claim, Experiment, Measure, main
 from experiments.suite.experiment import Array
 
-SPEEDS = np.array([1.0, 1.3, 2.6, 5.7, 1.3, 2.6])  # local steps per second; four of them as in DeepMind's notebook
+# Local steps per second. DeepMind's notebook has these ratios of seconds per step, so one slow worker, not one fast one
+SPEEDS = np.array([1.0, 1.3, 2.6, 5.7, 1.3, 2.6])
 REGIONS = np.array([0, 0, 1, 1, 0, 1])  # the global server stands in region 0
 WORKERS = len(SPEEDS)
 NEAR = 0.1  # seconds of a transfer of the model to or from the server within its region
@@ -184,7 +185,7 @@ EXPERIMENT = Experiment(
     derived=with_costs,
     note=(
         "Nothing here was published at this size. Six workers have a play each and make 1, 1.3, 2.6, 5.7, 1.3 and 2.6 "
-        "local steps per second; two slow ones and one of the middle are in region 0 with the global server. A "
+        "local steps per second; the three slowest are in region 0 with the global server. A "
         "transfer of the model to or from region 1 takes 10 s (slow links) or 0.5 s, within a region 0.1 s. All "
         "methods have the same simulated time. Without rounds slow workers make fewer local steps (DyLU). Rates are "
         "published ones, and were not tuned: η = 0.7, β = 0.9 (DiLoCo, Delayed Nesterov), HALoS's own with K_s = 8; "

@@ -18,8 +18,11 @@ from jaxafl.study.paired import summary
 
 def verdict(numbers: np.ndarray, unit: str = "") -> str:
     """Whether numbers, one per seed, are above 0: by Student's t at 5 % (two-sided); by a sign test where all are the
-    same number, whose spread the seeds do not show. The unit follows the mean."""
-    numbers = numbers[np.isfinite(numbers)]
+    same number, whose spread the seeds do not show. The unit follows the mean. A seed that never got there is infinite;
+    then all count by their signs."""
+    numbers = numbers[~np.isnan(numbers)]
+    if np.isinf(numbers).any():
+        numbers, unit = np.sign(numbers), " of the signs"
     mean, count = numbers.mean() if len(numbers) else np.nan, len(numbers)
     if count < 2:
         return f"not decided by {count} seed{'s' * (count != 1)} ({mean:.3g}{unit})"
@@ -45,7 +48,7 @@ def claimed(experiment: Experiment, results: xr.Dataset) -> Iterator[tuple[Claim
         numbers = np.asarray(claim.of(values), float)
         yield (
             claim,
-            verdict(numbers, claim.unit) if np.isfinite(numbers).any() else _missing(experiment, results, values),
+            verdict(numbers, claim.unit) if not np.isnan(numbers).all() else _missing(experiment, results, values),
         )
 
 
