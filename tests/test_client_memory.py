@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +115,27 @@ def test_completed_runs_change_errors_whether_or_not_a_step_takes_them(name: str
     assert max(differences(CLOCKS[name](), LANES).values()) == 0
 
 
+class swapped(afl.clock.Clock):
+    """Takes the first run after later ones of its client."""
+
+    delivers = Delivery.STALE | Delivery.CONTINUOUS | Delivery.SEVERAL
+    durations: Any = dataclasses.field(default=PLACES, kw_only=True)
+
+    def steps(self, fleet: Any) -> Any:
+        arrivals = fleet.arrivals()
+        first = next(arrivals)
+        for run in arrivals:
+            yield fleet.step([run, first] if fleet.version == 100 else [run])
+
+
+def test_clients_that_keep_something_need_the_order_of_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulation(FEEDBACK, open_still(), swapped())
+    np.testing.assert_array_equal(vectors(sim.run(110, seed=3))[100, :2], expected(sim, 110)[100])
+    monkeypatch.setattr(planned, "_FIRST", 1)
+    with pytest.raises(ValueError, match=r"run 0 of client \d again, or after"):
+        sim.run(110, seed=3)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lost", "refused", "repeated", "lost in rounds", "held", "warm up"])
 def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +145,7 @@ def test_errors_survive_checkpoints_and_windows(name: str, tmp_path: Any, monkey
     broken(sim, STEPS, 10, seed=3, lanes=4, folder=tmp_path, checkpoint_every=1, eval_every=5)
     np.testing.assert_array_equal(vectors(sim.run(STEPS, seed=3, lanes=4, folder=tmp_path, eval_every=5)), want)
     if name == "repeated":
-        with pytest.raises(ValueError, match="cannot be extended"):
+        with pytest.raises(ValueError, match="again, or after a later one"):
             sim.run(STEPS + 4, seed=3, lanes=4, folder=tmp_path, eval_every=5)
     else:
         longer = [sim.run(STEPS + 4, seed=3, lanes=4, **how) for how in ({"folder": tmp_path, "eval_every": 5}, {})]

@@ -121,6 +121,10 @@ def test_clients_with_given_test_sets():
         afl.data.from_arrays(X, Y, IDS, x_test=X[:2], y_test=Y[:2], test_client_ids=[0, 9])
     with pytest.raises(ValueError, match="Pad"):
         afl.data.from_clients([(np.zeros((2, 5)), [0, 1]), (np.zeros((2, 6)), [0, 1])], test_fraction=0.5)
+    # lengths that agree in total only; a test set in the place of clients; two samples without labels
+    for wrong in ([(X[:4], Y[:3]), (X[4:8], Y[3:8])], (X[:4], Y[:4]), [X[:2], X[2:4]]):
+        with pytest.raises(ValueError, match="client 0 has"):
+            afl.data.from_clients(wrong, test_fraction=0.5)
 
 
 def test_words_and_bools_are_converted():

@@ -179,11 +179,13 @@ def in_notebook() -> bool:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
-    """Returns one or several callbacks as a tuple; raises `TypeError` for one without a method that a run calls."""
+    """Returns one or several callbacks as a tuple; raises `TypeError` for none, and for one that does nothing."""
     found = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
     for one in found:
-        if isinstance(one, Callback) and all(getattr(type(one), name) is getattr(Callback, name) for name in _METHODS):
-            raise TypeError(f"the callback {type(one).__name__} has none of the methods {', '.join(_METHODS)}")
+        if not isinstance(one, Callback) or all(getattr(type(one), m) is getattr(Callback, m) for m in _METHODS):
+            raise TypeError(
+                f"callbacks has a {type(one).__name__}; expected a Callback with a method {', '.join(_METHODS)}"
+            )
     return found
 
 

@@ -14,7 +14,7 @@ class Delivery(enum.Flag):
         STALE: an update may start from an older version than the newest.
         CONTINUOUS: clients start at any time, not only at server steps.
         AGED: runs start from versions of a drawn age.
-        REPEATED: several server steps can take the same update.
+        REPEATED: several server steps can take the same update, until its client starts again.
         EMPTY: a server step may have no arrivals.
         SEVERAL: a server step may have several arrivals, with any options.
         MULTIPLE: an update may count several times (`multiplicity`).

@@ -233,15 +233,15 @@ class Fleet:
             self._fail(f"has {len(runs)} arrivals", f"the {self.size} that `arrivals` promises")
         if self.seconds is None:
             runs = [run._replace(arrived=self.now) for run in runs]
+        find = self.known.get if self.repeats else self.known.pop
+        for run in runs:
+            if find(run.run_id, None) is None:
+                self._fail(
+                    f"takes run {run.run} of client {run.client}, which has not started or is over",
+                    "each run once, or with Delivery.REPEATED in `delivers` until its client starts again",
+                )
         if self.repeats:
-            self.known |= {run.run_id: run for run in runs if run.run_id in self.known}
-        else:
-            for run in runs:
-                if self.known.pop(run.run_id, None) is None:
-                    self._fail(
-                        f"takes run {run.run} of client {run.client}, which has not started or was taken before",
-                        "each run once, or Delivery.REPEATED in `delivers`",
-                    )
+            self.known |= {run.run_id: run for run in runs}
         if kinds is not None or counts is not None:
             self._check_listed(kinds, self.num_clients if self.by_client else len(runs))
             self._check_listed(counts, len(runs))

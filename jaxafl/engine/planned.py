@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,18 +77,13 @@ class Planned(Execution):
             origin: the beginning of the first plan, see `make_plan`.
         """
         first, start = problems[0], origin.step if origin else 0
-        # a later window would train a run again
+        # a later window would train a run again; a schedule that is charged anew must be there as a whole, too
         again = turns_of(first.client) and Delivery.REPEATED in first.clock.delivers
-        if again and start:
-            raise UserError(
-                f"run: on {first.clock.name}, a simulation whose clients keep something from one local run to the next "
-                "cannot be extended; expected the server steps of the folder. Name another folder"
-            )
-        # a schedule that is charged anew must be there as a whole, too
         whole = bool(again) or first.client.charge == "executed"
         self.source, self.server_steps, self.whole = source, server_steps, whole
         self.parts = [source] if isinstance(source, Schedule) else []
         self.border, self.size, self.problems, self.planned_lanes = 0, _FIRST, problems, speed.lanes
+        self.newest: Any = None  # run of every client in earlier windows, if they keep something
         self.rows_before = range(server_steps + 1)  # a row makes one server step
         window = self._planned(start, origin)
         lanes = self.planned_lanes = window.plan.lanes
@@ -129,10 +124,26 @@ class Planned(Execution):
         """Returns the window that begins at a server step, and ends at the next border."""
         self._schedule_beyond(start)
         schedule = cut(self.parts[-1], start, self.border)
+        if turns_of(self.problems[0].client):
+            if self.newest is None:
+                self.newest = np.full(schedule.num_clients, -1)
+                self._check_turns(cut(joined(self.parts), 0, start))
+            self._check_turns(schedule)
         # the only window of a simulation keeps nothing for a next one
         origin = None if origin is None and self.border == self.server_steps else origin or ORIGIN
         plan = plan_of(schedule, self.problems[0], self.planned_lanes, origin)
         return Window(schedule, plan, self.border)
+
+    def _check_turns(self, schedule: Schedule) -> None:
+        """Raises `UserError` for a run of an earlier window, or whose client has a later run in an earlier window."""
+        untaken = schedule.unused.completed
+        client, run = (np.append(schedule.of_arrivals(name), getattr(untaken, name)) for name in ("client", "run"))
+        if (late := run <= self.newest[client]).any():
+            raise UserError(
+                f"run: {schedule.protocol} takes or discards run {run[late][0]} of client {client[late][0]} again, or "
+                "after a later one; clients that keep something need each once, in order, also if a run is extended"
+            )
+        np.maximum.at(self.newest, client, run)
 
     def _schedule_beyond(self, start: int) -> None:
         """Moves the border of the windows beyond a server step, and computes the schedule up to there.

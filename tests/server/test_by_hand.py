@@ -186,7 +186,11 @@ STEPS: dict[str, tuple[Server, Any, list[tuple[float, list[Update], float]]]] = 
     "afl": (server.afl(), None, [(99, MODELS, 4.0)]),
     "afl, stale": (server.afl(1.0), None, [(99, MODELS, 10 / 3)]),  # weights 2/3, 1/3
     # u_0 = 2 + 3 / 1.5 = 4, u_1 = 1 (no step made): (4 + 4 + 1) / 3
-    "favano": (dataclasses.replace(server.favano(), table=vector(1.5, 1.0)), None, [(4, CONTACTED, 3.0)]),
+    "favano": (
+        dataclasses.replace(server.favano(), table=vector(1.5, 1.0)),
+        None,  # then u_1 = 4: without a step a client sends what error feedback remembers
+        [(4, CONTACTED, 3.0), (4, [CONTACTED[0], u(1, 3.0, x_start=1.0, local_steps=0)], 4.0)],
+    ),
     "favano stochastic": (
         dataclasses.replace(server.favano("stochastic"), table=vector(0.5, 1.0)),
         None,

@@ -63,11 +63,7 @@ def test_threads_of_one_device_have_the_results_of_one_after_another(kind, monke
 
 @pytest.mark.parametrize(
     ("devices", "kind", "message"),
-    [
-        (0, ValueError, "devices"),
-        (99, ValueError, "devices"),
-        ([jax.devices()[0]] * 2, ValueError, "device"),
-    ],
+    [(0, ValueError, "devices"), (99, ValueError, "devices"), ([jax.devices()[0]] * 2, ValueError, "device")],
 )
 def test_bad_devices(devices: Any, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):

@@ -83,7 +83,7 @@ class warm_up(Clock):
             """Returns True if a step of the protocol makes the first version."""
             whole = len(last) == clients
             for run in runs:
-                if old := last.get(run.client):
+                if (old := last.get(run.client)) and old.run != run.run:  # the same one may be taken again
                     fleet.totals["refused"] += 1
                     fleet.dropped.append(Dropped(old, "refused", old.arrived))
                 last[run.client] = run

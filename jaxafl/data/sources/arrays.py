@@ -155,10 +155,15 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
     With `owns` every client must have samples, since one without them would be no client.
     """
     named_clients = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
+    for client, pair in named_clients.items():
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        leaves = jax.tree.leaves(dict(zip("xy", pair, strict=True)), is_leaf=_is_array) if is_pair else []
+        if len(sizes := {*map(len, leaves)}) != 1 or (owns and 0 in sizes):
+            raise UserError(
+                f"from_clients: client {client!r} has {shown(pair)}; expected a pair (x, y) with equally many samples "
+                "and labels, at least one. A test set that belongs to no client is given as x_test= and y_test="
+            )
     x, y = zip(*named_clients.values(), strict=True)
-    lengths = [len(one) for one in y]
-    if owns and 0 in lengths:
-        raise UserError(f"from_clients: client {[*named_clients][lengths.index(0)]!r} has no samples; leave it out")
 
     def joined(*parts: Any) -> np.ndarray:
         arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]
@@ -166,8 +171,12 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
             raise UserError(f"from_clients: samples have the shapes {shown([*shapes])}; expected one. Pad them to one")
         return np.concatenate(arrays)
 
-    samples = jax.tree.map(joined, *x, is_leaf=lambda one: not isinstance(one, Mapping))
-    return samples, joined(*y), np.repeat(np.asarray([*named_clients]), lengths)
+    samples = jax.tree.map(joined, *x, is_leaf=_is_array)
+    return samples, joined(*y), np.repeat(np.asarray([*named_clients]), [*map(len, y)])
+
+
+def _is_array(one: Any) -> bool:
+    return not isinstance(one, Mapping)
 
 
 def _check_owners(name: str, ids: np.ndarray, given: np.ndarray, labels: np.ndarray) -> None:

@@ -133,7 +133,7 @@ class favano(Server):
         a = jnp.asarray(self.table)[arrivals.client].astype(weight.dtype)
         if self.reweight == "stochastic":
             a = a * arrivals.local_steps
-        share = jnp.where(arrivals.local_steps > 0, weight / jnp.where(a > 0, a, 1), 0)
+        share = weight / jnp.where(a > 0, a, 1)  # without local steps Δ is 0, or what the client's upload remembers
         total = 1 + jnp.sum(weight)
         starts = weighted_sum(weight, arrivals.base)
         steps = weighted_sum(share, arrivals.delta)
