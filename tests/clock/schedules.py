@@ -273,14 +273,7 @@ def case(name: str) -> Case:
     kinds = [kind for kind in DURATIONS if kind not in NEVER or protocol in ("free_running", "routed")]
     # groups go through the kinds in turn; protocols begin at different ones
     kind = kinds[7 * (int(group) + 5 * list(GROUPS).index(protocol)) % len(kinds)]
-    local_steps = fixed.choice(
-        [
-            1,
-            5,
-            np.arange(clients) % 3 + 1,
-            1 + (np.arange(clients)[:, None] + np.arange(8)) % 4,
-        ]
-    )
+    local_steps = fixed.choice([1, 5, np.arange(clients) % 3 + 1, 1 + (np.arange(clients)[:, None] + np.arange(8)) % 4])
     server_steps = fixed.choice([60, 100, 150])
     clock = globals()[protocol](fixed, free, clients, DURATIONS[kind](free, clients))
     seed = free.randrange(4) if number == "1" else free.randrange(2**40)

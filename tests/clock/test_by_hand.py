@@ -57,11 +57,7 @@ EQUAL = {"concurrency": 4, "buffer": 3}
 PLACES = "client run_id reference staleness"
 TIMED = "client run run_id reference staleness arrived"
 READ = TIMED + " multiplicity"
-SKEWED: Rows = [
-    [(0, 0, 0, 0), (1, 1, 0, 0)],
-    [(0, 4, 1, 0), (3, 3, 1, 0)],
-    [(2, 2, 0, 2), (3, 6, 2, 0)],
-]
+SKEWED: Rows = [[(0, 0, 0, 0), (1, 1, 0, 0)], [(0, 4, 1, 0), (3, 3, 1, 0)], [(2, 2, 0, 2), (3, 6, 2, 0)]]
 CASES: dict[str, Case] = {
     # Runs of 2 s (client 0) and 3 s (client 1), a step per arrival. At 6 s both arrive: both steps (3 and 4) are taken,
     # in client order, before both restart from version 5.

@@ -79,11 +79,7 @@ def elapsed(traces: CyclicTraces, index: Any, phase: Any, amount: Any) -> np.nda
 
 
 @settings(deadline=None, max_examples=200)
-@given(
-    index=st.integers(0, 5),
-    share=st.floats(0, 1, exclude_max=True),
-    amount=st.just(0.0) | st.floats(1e-3, 1e4),
-)
+@given(index=st.integers(0, 5), share=st.floats(0, 1, exclude_max=True), amount=st.just(0.0) | st.floats(1e-3, 1e4))
 def test_elapsed_is_that_of_a_walk_over_the_trace(index: int, share: float, amount: float) -> None:
     traces = random_traces()
     time, amounts = trace_of(traces, index)

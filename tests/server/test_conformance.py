@@ -211,9 +211,7 @@ CASES: dict[str, Case] = {
     "ace": pair(free(CLIENTS), server.ace(0.7), table("full")),
     "aced": pair(free(CLIENTS), server.aced(0.7, 3), lambda: oracle.ACED(max_age=3, eta=0.7, **SIZES)),
     "aced by row": pair(
-        free(CLIENTS, 2),
-        server.aced(0.7, 4, "row"),
-        lambda: oracle.ACED(max_age=4, age="row", eta=0.7, **SIZES),
+        free(CLIENTS, 2), server.aced(0.7, 4, "row"), lambda: oracle.ACED(max_age=4, age="row", eta=0.7, **SIZES)
     ),
     "aced, default": pair(free(CLIENTS), server.aced(0.7), lambda: oracle.ACED(max_age=CLIENTS, eta=0.7, **SIZES)),
     "mifa": pair(free(4, 2), server.mifa(0.7), table("later")),
@@ -286,9 +284,7 @@ CASES: dict[str, Case] = {
     ),
     # both runs of a client are applied, one after another
     "fedasync, drawn twice": pair(
-        stale(True),
-        server.fedasync(0.6, exponent=0.7),
-        lambda: oracle.FedAsync(alpha=0.6, discount=power(0.7)),
+        stale(True), server.fedasync(0.6, exponent=0.7), lambda: oracle.FedAsync(alpha=0.6, discount=power(0.7))
     ),
     # ticks: an empty one changes neither the parameters nor momentum, moments or counts
     "fedbuff, ticks": pair(
@@ -416,11 +412,7 @@ def test_favano(reweight: Any, own: bool, precision: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scaled", "precision", "seed"),
-    [
-        (True, "float64", 0),
-        pytest.param(False, "float32", 1, marks=pytest.mark.slow),
-    ],
+    ("scaled", "precision", "seed"), [(True, "float64", 0), pytest.param(False, "float32", 1, marks=pytest.mark.slow)]
 )
 def test_quafl(scaled: bool, precision: str, seed: int) -> None:
     made, steps, _ = contacts(seed, False)

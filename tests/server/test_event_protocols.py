@@ -138,10 +138,7 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
         (server.routed_sgd(ETA), clock.routed(tasks=9, durations=DURATIONS, probabilities=P)),
         lambda: lambda x, clients, deltas, kinds: x + ETA / (CLIENTS * P[clients[0]]) * deltas[0],
     ),
-    "basgd": (
-        (server.basgd(ETA, 3), clock.every_buffer(durations=DURATIONS, buffers=3)),
-        lambda: median_of_buffers,
-    ),
+    "basgd": ((server.basgd(ETA, 3), clock.every_buffer(durations=DURATIONS, buffers=3)), lambda: median_of_buffers),
     "malenia": ((server.malenia(ETA), clock.harmonic(durations=DURATIONS, batch=8)), lambda: mean_of_means),
     "throttle": (
         (server.throttle(ETA), clock.rounds_until_all(durations=DURATIONS)),
@@ -161,10 +158,7 @@ CASES: dict[str, tuple[Any, Callable[[], Step]]] = {
     ),
     "ia2sgd": ((server.ia2sgd(ETA), clock.warm_up(FREE, first="next")), table),
     "ace": ((server.ace(ETA), clock.warm_up(FREE, first="all")), table),
-    "mifa": (
-        (server.mifa(ETA), clock.warm_up(clock.synchronous(cohort=2, durations=DURATIONS), first="next")),
-        table,
-    ),
+    "mifa": ((server.mifa(ETA), clock.warm_up(clock.synchronous(cohort=2, durations=DURATIONS), first="next")), table),
     "windows": (
         (server.fedbuff(ETA, "none"), clock.free_running(concurrency=4, durations=DURATIONS, period=0.7, lost=0.2)),
         lambda: mean,
@@ -284,8 +278,7 @@ def test_naive_optimal_trains_the_fastest_clients_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "fastest"),
-    [([1.0, 0.0], 1), ([1.0, np.inf], 1), ([], 1), (2.0, 1), ([1.0, 2.0], 3), ([1.0, 2.0], 0)],
+    ("times", "fastest"), [([1.0, 0.0], 1), ([1.0, np.inf], 1), ([], 1), (2.0, 1), ([1.0, 2.0], 3), ([1.0, 2.0], 0)]
 )
 def test_naive_optimal_needs_the_seconds_of_every_client(times: Any, fastest: int) -> None:
     with pytest.raises((ValueError, TypeError), match=r"presets.naive_optimal: .*(times|fastest)|unsized"):
