@@ -40,11 +40,13 @@ class Window(NamedTuple):
     Attributes:
         schedule, plan: of these steps.
         stop: the server step after the last of them.
+        places: most arrivals of a server step up to there, also before a resumed run.
     """
 
     schedule: Schedule
     plan: Plan
     stop: int
+    places: int
 
 
 class Planned(Execution):
@@ -83,6 +85,7 @@ class Planned(Execution):
         self.source, self.server_steps, self.whole = source, server_steps, whole
         self.parts = [source] if isinstance(source, Schedule) else []
         self.border, self.size, self.problems, self.planned_lanes = 0, _FIRST, problems, speed.lanes
+        self.places = 0  # most arrivals of a server step before the border
         self.newest: Any = None  # run of every client in earlier windows, if they keep something
         self.rows_before = range(server_steps + 1)  # a row makes one server step
         window = self._planned(start, origin)
@@ -132,7 +135,7 @@ class Planned(Execution):
         # the only window of a simulation keeps nothing for a next one
         origin = None if origin is None and self.border == self.server_steps else origin or ORIGIN
         plan = plan_of(schedule, self.problems[0], self.planned_lanes, origin)
-        return Window(schedule, plan, self.border)
+        return Window(schedule, plan, self.border, self.places)
 
     def _check_turns(self, schedule: Schedule) -> None:
         """Raises `UserError` for a run of an earlier window, or whose client has a later run in an earlier window."""
@@ -164,6 +167,7 @@ class Planned(Execution):
                     taken = pieces[-1].taken
                 self.border += count
                 arrivals += int(np.maximum(taken, 1).sum())
+                self.places = max(self.places, int(taken.max(initial=0)))
             self.size = min(_GROWTH * self.size, _LARGEST)
         if not isinstance(source, Schedule):
             self.parts.append(joined(pieces))
@@ -177,9 +181,7 @@ class Planned(Execution):
         # multiples of 4, so that other seeds, which need a few slots more or less, share the program
         used = np.array([plan.slots, plan.rows])
         ring, store = (-(-(used + used // 8) // 4) * 4).tolist()
-        taken = [one.taken[: max(window.stop - one.start, 0)] for one in self.parts]  # also before a resumed run
-        places = max(int(one.max(initial=0)) for one in taken)
-        return shapes_of_plan(plan, self.problems[0], most=places, **self.fixed)._replace(
+        return shapes_of_plan(plan, self.problems[0], most=window.places, **self.fixed)._replace(
             ring=max(plan.slots, min(ring, schedule.in_flight + 1)),
             store=plan.rows if plan.in_order else store,
             rows=rows,
