@@ -213,6 +213,8 @@ class Fleet:
     ) -> ServerStep:
         """Makes the next version from the updates of runs; the clock yields the result.
 
+        Clients that keep something from run to run need each run taken or discarded before their later ones.
+
         Args:
             runs: the arrivals, in order.
             kinds: index into the clock's `kinds` of each, or of every client [N] by `Delivery.BY_CLIENT`.
