@@ -1,5 +1,6 @@
 """Situations of users from public reports: what they write, with expected values from NumPy or by hand."""
 
+import dataclasses
 import json
 import math
 import pickle
@@ -47,6 +48,8 @@ def test_devices_that_join_and_leave_lose_updates(tmp_path):
     for begin in (5, 20):  # the content of the file counts, not its name
         file.write_text(json.dumps({"0": {"active": [begin], "inactive": [30], "finish_time": 40}}))
         assert schedule(free_running(1, durations=constant(1.0) + activity(file)), 1, 1, 1).time[0] == begin + 1
+    (tmp_path / "other.json").write_text(file.read_text())
+    assert dataclasses.replace(activity(file), file=tmp_path / "other.json")._devices[0, 0] == 20
     file.write_text('{"0": {"active": [3], "inactive": [1], "finish_time": 5}}')
     with pytest.raises(ValueError, match="active"):
         activity(file).check(1)

@@ -139,10 +139,12 @@ class activity(Hours):
 
     file: str | os.PathLike[str] = static()
     loses: bool = static(default=True)
-    _devices: Any = recording(default=None)  # of the file, so that another content is another option
+    _source: Any = static(default=None, kw_only=True)  # the file whose content the copies of this part have
+    _devices: Any = recording(default=None)  # that content, so that another one is another option
 
     def __post_init__(self) -> None:
-        if self._devices is None:
+        if self._source != self.file:
+            object.__setattr__(self, "_source", self.file)
             object.__setattr__(self, "_devices", _read(self.file))
         super().__post_init__()
 
