@@ -195,7 +195,7 @@ class Simulation(Stepwise, Summarised):
                 else.
             callbacks: receive every chunk of server steps, and can stop the run: see `jaxafl.callbacks`.
             folder: folder in which the run is saved. The same call resumes it; when it has ended, `server_steps` can be
-                larger, and `until` another. Options, data and model must be the same.
+                larger, and `until` another that is not reached before. All else must be the same.
             checkpoint_every: server steps between saves, or a time such as `"30s"` or `"5min"`, lengthened
                 automatically so that saving blocks at most 2 % of the run and writing takes at most a fifth of it.
 

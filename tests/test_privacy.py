@@ -232,6 +232,7 @@ ONE: dict[str, Any] = {"delta": DELTA, "noise_multiplier": 1.0}
 MIFA = afl.server.mifa(), afl.clock.bernoulli(0.3)
 BASGD = afl.server.basgd(aggregate=None), afl.clock.every_buffer(durations=afl.clock.uniform(1, 3))
 FAVANO = afl.server.favano(), afl.clock.interrupting(period=1.0, contacted=2, durations=afl.clock.uniform(1, 3))
+LOSES = afl.clock.free_running(4, durations=afl.clock.uniform(1, 3), lost=0.5)
 CLIP = upload.clip_by_global_norm(1.0)
 PLATEAU = optax.chain(optax.contrib.reduce_on_plateau(patience=4), optax.sgd(0.5))
 # simulation, arguments of `privacy`, what the message names
@@ -239,7 +240,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (simulation, {"delta": 1.0}, "delta"),
     (simulation, {"delta": DELTA, "noise_multiplier": 2.0}, "4.0"),
     (lambda: simulation(upload.chain(NOISY, times_samples())), {"delta": DELTA}, "noise"),
-    (lambda: simulation(upload.chain(NOISY, t=optax.trace(0.9))), {"delta": DELTA}, "memory"),  # of runs that are lost
+    (lambda: simulation(upload.chain(NOISY, t=optax.trace(0.9)), clock=LOSES), {"delta": DELTA}, "memory"),
     (simulation, {"delta": DELTA, "how": "sampled"}, "every client adds its noise"),
     (lambda: simulation(None), {"delta": DELTA}, "no noise"),
     (lambda: simulation(upload.add_noise(1.0)), {"delta": DELTA}, "clipping norm"),
@@ -289,6 +290,7 @@ def test_clocks_without_draws_are_labelled_optimistic_and_other_noise_is_read() 
         private.schedule(5).privacy(delta=DELTA, how="tree")
     after = upload.chain(upload.clip_by_global_norm(1.0), upload.qsgd(levels=4), upload.add_noise(3.0))
     assert simulation(after).mechanism().noise_multiplier is None
+    assert simulation(upload.chain(NOISY, t=optax.trace(0.9))).mechanism().noise_multiplier == 4.0  # nothing is lost
 
 
 def test_limits_of_epsilon_are_checked() -> None:

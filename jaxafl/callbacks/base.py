@@ -183,9 +183,7 @@ def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
     found = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
     for one in found:
         if not isinstance(one, Callback) or all(getattr(type(one), m) is getattr(Callback, m) for m in _METHODS):
-            raise TypeError(
-                f"callbacks has a {type(one).__name__}; expected a Callback with a method {', '.join(_METHODS)}"
-            )
+            raise TypeError(f"callbacks: {type(one).__name__} is no Callback with a method {', '.join(_METHODS)}")
     return found
 
 

@@ -152,7 +152,7 @@ class Hook:
         for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
             for one in callbacks:
                 one.begin(run._replace(resumed=done))
-                if isinstance(one, Targets):
+                if isinstance(one, Targets) and progress.stops[index] is None:
                     self._restored(one, run, index, progress)
         self.reported = self.ready = time.perf_counter()
         self.before = execution.updates(done or 0)
@@ -170,8 +170,7 @@ class Hook:
         start, stop = [0, *progress.eval_step][-2:]
         evaluated = progress.evaluations[-1]
         if stop and self.watch.reporter is not None:
-            means = {name: float(np.mean(values)) for name, values in evaluated.items() if values.ndim == 1}
-            self.watch.reporter.update(*self._so_far(execution, stop), means)
+            self.watch.reporter.update(*self._so_far(execution, stop), _of_runs(evaluated, slice(None)))
         reasons: list[str | None] = [None] * len(self.runs)
         failures = execution.failures() if self.runs else []
         for index, (run, callbacks, failure) in enumerate(zip(self.runs, self.copies, failures, strict=True)):
@@ -185,7 +184,7 @@ class Hook:
                 time=float(records["time"][-1]) if stop else 0.0,
                 seconds=time.perf_counter() - self.begun,
                 records=records,
-                evaluation=_of_run(evaluated, index),
+                evaluation=_of_runs(evaluated, index),
                 model=functools.partial(execution.model, index),
             )
             answers = [_answer(one, chunk) for one in callbacks]  # a stop keeps the chunk from no callback
@@ -212,11 +211,11 @@ class Hook:
     def _restored(self, targets: Targets, run: Run, index: int, progress: Progress) -> None:
         """Stops a restored run whose last evaluation reaches a target, which may be new."""
         for step, evaluation in zip(progress.eval_step, progress.evaluations, strict=True):
-            if why := targets.reached(_of_run(evaluation, index), run):
+            if why := targets.reached(_of_runs(evaluation, index), run):
                 if step < progress.step:
                     raise UserError(
-                        f"the folder holds {progress.step} server steps, and until is reached at {step} ({why}): a "
-                        "shorter run needs another folder"
+                        f"the folder holds {progress.step} server steps, and until is reached at {step} ({why}): name "
+                        "another folder, or another target"
                     )
                 progress.stops[index] = step, why
 
@@ -300,6 +299,6 @@ def _of_arrivals(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return records | of_slots | {"client_id": records["client_id"], "arrived": arrived}
 
 
-def _of_run(evaluation: Mapping[str, np.ndarray], index: int) -> dict[str, float]:
-    """Returns the metrics of one run, without those of its clients or test sets."""
-    return {name: float(values[index]) for name, values in evaluation.items() if values.ndim == 1}
+def _of_runs(evaluation: Mapping[str, np.ndarray], which: Any) -> dict[str, float]:
+    """Returns the metrics of some runs, their means, without those of clients or test sets."""
+    return {name: float(np.mean(values[which])) for name, values in evaluation.items() if values.ndim == 1}

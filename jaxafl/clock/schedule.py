@@ -39,7 +39,8 @@ class Unused(NamedTuple):
 
     The reason is `"refused"`, `"stopped"`, `"lost"`, `"late"` (another run of the client replaces it), `"abandoned"`
     (the client gives it up), or at the end of a complete schedule `"flying"` for a run in flight, and `"waiting"` for
-    one that has ended, and that a later server step may take. Clients complete those that were refused, lost or late.
+    one that has ended, and that a later server step may take or replace. Clients complete those that were refused, lost
+    or late.
     """
 
     client: np.ndarray
@@ -51,7 +52,7 @@ class Unused(NamedTuple):
     started: np.ndarray
     ended: np.ndarray
     work: np.ndarray  # up to the end of the run, or to the last server step
-    step: np.ndarray  # the next server step after the run ends
+    step: np.ndarray  # the next server step after the run ends, or after it is given up
     reason: np.ndarray
 
     def where(self, chosen: np.ndarray) -> Unused:

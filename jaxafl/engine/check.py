@@ -311,12 +311,12 @@ def check_fit(problem: Problem, program: Program, state: State) -> None:
     check_memory(parts, devices=1 if mesh is None else mesh.size)
 
 
-def noise_of(client: Client, server: Server) -> tuple[Any, str]:
-    """Returns the noise multiplier, a number or [N] (`None` if there is none), and where the noise is added.
+def noise_of(client: Client, server: Server, clock: Clock, **others: Any) -> tuple[Any, str]:
+    """Returns the noise multiplier of the parts of a simulation, a number or [N], and where the noise is added.
 
-    It is that of the server's aggregate, else that of an upload that bounds the norm of Δ and then adds noise. Uploads
-    after the noise that read the run (`reads_run`) may read sample counts, and those that remember send updates of lost
-    runs later.
+    It is that of the server's aggregate, else that of an upload that bounds the norm of Δ and then adds noise, else
+    `None`. Uploads after the noise that read the run (`reads_run`) may read sample counts, and those that remember may
+    send what runs had that no server step has taken.
     """
     noise = getattr(getattr(server, "aggregate", None), "noise", None)
     if noise:  # 0 adds no noise
@@ -324,7 +324,7 @@ def noise_of(client: Client, server: Server) -> tuple[Any, str]:
     norm, parts = None, [] if client.upload is None else client.upload.in_order
     for place, part in enumerate(parts):
         if part.noise is not None and norm is not None:
-            more = any(one.reads_run or one.remembers for one in parts[place:])
+            more = any(one.reads_run or (one.remembers and not clock.takes_all) for one in parts[place:])
             return (None, "server") if more else (np.asarray(part.noise) / np.asarray(norm), "client")
         norm = part.bound(norm)
     return None, "server"

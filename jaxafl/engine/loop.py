@@ -128,7 +128,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
             progress.stops[run] = progress.stops[run] or ((step, why) if why else None)
         call(hook.settled)
 
-    call(hook.begin)
+    hook.begin(execution, progress)
     if progress.step:
         call(execution.resume, progress.step, [*progress.records, *progress.pieces])
     if not progress.eval_step:

@@ -140,7 +140,8 @@ class Planned(Execution):
     def _check_turns(self, schedule: Schedule) -> None:
         """Raises `UserError` for a run of an earlier window, or whose client has a later run in an earlier window."""
         untaken = schedule.unused.completed
-        client, run = (np.append(schedule.of_arrivals(name), getattr(untaken, name)) for name in ("client", "run"))
+        client = np.append(schedule.of_arrivals("client"), untaken.client)
+        run = np.append(schedule.of_arrivals("run"), untaken.run)
         if (late := run <= self.newest[client]).any():
             raise UserError(
                 f"run: {schedule.protocol} takes or discards run {run[late][0]} of client {client[late][0]} again, or "

@@ -63,9 +63,9 @@ def static(*, default: Any = dataclasses.MISSING, least: int = 1, kw_only: bool 
     return dataclasses.field(default=default, kw_only=kw_only, metadata={"bounds": Bounds(static=True, least=least)})
 
 
-def recording(default: None) -> Any:
+def recording(default: None, compare: bool = True) -> Any:
     """Declares a field that the package sets, and no user: recorded draws of `jaxafl.clock.trace`, or of a run."""
-    return dataclasses.field(default=default, kw_only=True, metadata={"recording": True})
+    return dataclasses.field(default=default, kw_only=True, compare=compare, metadata={"recording": True})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(number, static, recording, dataclasses.field))

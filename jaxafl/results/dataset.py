@@ -202,7 +202,7 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
             found[f"staleness_max_per_step_{mean}"] = measured[f"max_staleness_per_step_{mean}"]
     for name in filter(trained.records.__contains__, server.counters):
         found[f"count_{name}"] = int(trained.records[name].sum())
-    if noise_of(parts["client"], server)[0] is not None:
+    if noise_of(**parts)[0] is not None:
         from jaxafl.results.privacy.claims import mechanism_of
 
         mechanism = mechanism_of(**parts)._asdict()

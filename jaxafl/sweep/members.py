@@ -205,7 +205,7 @@ class Work:
             program = *(_key(value) for path, value in member.values.items() if path in static), structure, *form
             along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
-            noise = noise_of(member.simulation.client, member.simulation.server) if accounted else ""
+            noise = noise_of(**member.simulation.summary()) if accounted else ""
             found.append((program, (str(noise), *places)))
         return found
 

@@ -183,5 +183,5 @@ def test_a_callback_without_a_method_that_a_run_calls_is_refused() -> None:
         def chunck(self, chunk: Any) -> None:
             return None
 
-    with pytest.raises(TypeError, match="a misspelled; expected a Callback with a method check"):
+    with pytest.raises(TypeError, match="misspelled is no Callback with a method check"):
         classifier().run(2, callbacks=misspelled())

@@ -18,7 +18,7 @@ import jaxafl as afl
 from jaxafl.callbacks import checkpoint, store
 from jaxafl.engine import planner
 from jaxafl.engine.execution import Execution
-from tests.callbacks.conftest import EVERY, PAIRS, assert_same, broken, simulation
+from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, broken, simulation
 
 slow = pytest.mark.slow
 
@@ -235,6 +235,17 @@ def test_a_target_that_is_new_counts_for_what_the_folder_holds(tmp_path: pathlib
     with pytest.raises(ValueError, match="until is reached at 0"):
         sim.run(32, until={"loss": loss[0]}, **how)
     assert sim.run(32, until={"loss": loss[-1]}, **how).sizes["step"] == 20
+
+
+def test_a_sweep_goes_on_although_a_member_has_reached_its_target(tmp_path: pathlib.Path) -> None:
+    axes, until = {"server.learning_rate": [0.01, 1.0]}, {"loss": 0.75}
+    how = {"folder": tmp_path, "eval_every": EVERY, "until": until, "checkpoint_every": EVERY}
+    boom = Boom(12)
+    boom.ends = {}
+    with pytest.raises(RuntimeError, match="boom"):
+        afl.sweep(simulation(), axes, 20, callbacks=boom, **how)
+    going, stopped = map(str, afl.sweep(simulation(), axes, 20, **how)["stopped"].values)
+    assert going == "None" and "has reached 0.75" in stopped
 
 
 def test_a_run_that_has_failed_does_not_go_on(tmp_path: pathlib.Path) -> None:

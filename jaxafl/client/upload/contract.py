@@ -240,7 +240,7 @@ class chain(Upload):
 
     @property
     def in_order(self) -> list[Upload]:
-        return [self.parts[name] for name in self.order]
+        return [part for name in self.order for part in self.parts[name].in_order]
 
     @property
     def reads_run(self) -> bool:  # type: ignore[override]

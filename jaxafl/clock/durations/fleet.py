@@ -140,7 +140,7 @@ class activity(Hours):
     file: str | os.PathLike[str] = static()
     loses: bool = static(default=True)
     _source: Any = static(default=None, kw_only=True)  # the file whose content the copies of this part have
-    _devices: Any = recording(default=None)  # that content, so that another one is another option
+    _devices: Any = recording(default=None, compare=False)  # that content, so that another one is another option
 
     def __post_init__(self) -> None:
         if self._source != self.file:
@@ -155,8 +155,8 @@ class activity(Hours):
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> Intervals:
         rows = self._devices[np.arange(num_clients) % len(self._devices)]
-        begin, end = rows[:, :-1].reshape(num_clients, 2, -1).swapaxes(0, 1)
-        return begin, end, rows[:, -1]
+        half = rows.shape[1] // 2
+        return rows[:, :half], rows[:, half:-1], rows[:, -1]
 
     def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
         begin, end, period = prepared

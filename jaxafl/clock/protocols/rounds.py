@@ -91,7 +91,7 @@ class sampled(Clock):
         receive_buffer: use of a received model. `"keep"`: any number of times. `"consume"`: once, then the client idles
             until the next broadcast.
         send_buffer: treatment of a new result if the send buffer is full. `"overwrite"`: it replaces the older one.
-            `"hold"` (section 2.3): it is dropped, and the client continues to train.
+            `"hold"` (section 2.3): it is dropped, once the older one is taken, and the client trains on.
 
     References:
         "Achieving linear speedup in asynchronous federated learning with heterogeneous clients" (DeFedAvg), Algorithm
@@ -122,8 +122,9 @@ class sampled(Clock):
                 sent.setdefault(run.client, []).append(run)
             while all(client in sent for client in awaited):
                 taken = [sent.pop(client) for client in awaited]
-                for late in [run for _, *further in taken for run in further]:  # not before an earlier run is taken
-                    fleet.discard(late, "late")
+                for _, *further in taken:
+                    for late in further:  # not before the earlier run is taken
+                        fleet.discard(late, "late")
                 yield fleet.step([first for first, *_ in taken], counts=[*awaited.values()])
                 awaited = self._drawn(fleet)
             idle = sorted(idle + runs, key=lambda run: run.client)

@@ -156,9 +156,10 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
     """
     named_clients = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     for client, pair in named_clients.items():
-        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        leaves = jax.tree.leaves(dict(zip("xy", pair, strict=True)), is_leaf=_is_array) if is_pair else []
-        if len(sizes := {*map(len, leaves)}) != 1 or (owns and 0 in sizes):
+        sizes: set[int] = set()
+        if isinstance(pair, tuple | list) and len(pair) == 2:
+            sizes = {*map(len, jax.tree.leaves(dict(enumerate(pair)), is_leaf=_is_array))}
+        if len(sizes) != 1 or (owns and 0 in sizes):
             raise UserError(
                 f"from_clients: client {client!r} has {shown(pair)}; expected a pair (x, y) with equally many samples "
                 "and labels, at least one. A test set that belongs to no client is given as x_test= and y_test="

@@ -32,7 +32,7 @@ class _Noisy(Parts):
     @functools.cached_property
     def noise(self) -> tuple[Any, str]:
         """Noise multiplier and its place, see `noise_of`."""
-        return noise_of(self.client, self.server)
+        return noise_of(self.client, self.server, self.clock)
 
     @property
     def means_planned(self) -> bool:

@@ -94,9 +94,9 @@ class afl_rate(Part):
 class favano(Server):
     """FAVANO: x ← (x + Σ u_i) / (s + 1) over the s contacted clients, u_i = x_s + (x_i - x_s) / a_i.
 
-    A client without completed steps contributes u_i = x_s. E_i is the number of local steps that fit since client i's
-    last restart, and K caps it. Expectations are over the gap between contacts (geometric with probability s/N per
-    period, in closed form) and the client's time per step.
+    A client without completed steps contributes u_i = x_s, and what error feedback remembers. E_i is the number of
+    local steps that fit since client i's last restart, and K caps it. Expectations are over the gap between contacts
+    (geometric with probability s/N per period, in closed form) and the client's time per step.
 
     Args:
         reweight: normaliser a_i of an update. `"deterministic"`: a_i = E[min(E_i, K)]. `"stochastic"`: a_i =
