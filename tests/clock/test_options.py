@@ -179,6 +179,6 @@ PARTS = [getattr(c, name) for name in c.__all__ if name[0].islower() and name no
 def test_every_option_is_documented(part: Any) -> None:
     described = inspect.cleandoc(part.__doc__).split("Args:")[1]
     declared = dataclasses.fields(part) if isinstance(part, type) else ()
-    hidden = {field.name for field in declared if field.metadata.get("recording") or "option" in field.metadata}
+    hidden = {field.name for field in declared if field.name[0] == "_" or {"recording", "option"} & {*field.metadata}}
     for option in {*inspect.signature(part).parameters} - hidden:
         assert re.search(rf"^    {option}: \S", described, re.MULTILINE), option
