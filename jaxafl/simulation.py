@@ -341,7 +341,7 @@ class Simulation(Stepwise, Summarised):
         """Returns the noise of a checked simulation, and the reason why no privacy can be claimed, if there is one."""
         from jaxafl.results.privacy.claims import mechanism_of
 
-        return mechanism_of(self.data, self.model, self.client, self.server, self.clock, self.attack)
+        return mechanism_of(Parts(**self.summary()))
 
     def traffic(self) -> Traffic:
         """Returns the bytes of an update and of a model that are sent."""

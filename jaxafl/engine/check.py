@@ -85,6 +85,25 @@ class Parts:
         """Shapes of parameters and non-trainable state."""
         return shapes_of_model(self.model, self.data.form)
 
+    @property
+    def noise(self) -> tuple[Any, str]:
+        """Noise multiplier, a number or [N] (`None` without noise), and where the noise is added.
+
+        It is that of the server's aggregate, else that of an upload that bounds the norm of Δ and then adds noise.
+        Uploads after the noise that read the run (`reads_run`) may read sample counts, and those that remember may send
+        what runs had that no server step has taken.
+        """
+        if noise := getattr(self.aggregate, "noise", None):  # 0 adds no noise
+            return noise, "server"
+        norm, uploads = None, [] if self.client.upload is None else self.client.upload.in_order
+        for place, one in enumerate(uploads):
+            if one.noise is not None and norm is not None:
+                later = uploads[place:]
+                more = any(part.reads_run or (part.remembers and not self.clock.takes_all) for part in later)
+                return (None, "server") if more else (np.asarray(one.noise) / np.asarray(norm), "client")
+            norm = one.bound(norm)
+        return None, "server"
+
     @functools.cached_property
     def prepared_server(self) -> Any:
         """The server of a run, at its first step."""
@@ -309,22 +328,3 @@ def check_fit(problem: Problem, program: Program, state: State) -> None:
     parts: dict[str, Any] = dict(zip(map(names.get, State._fields, State._fields), state, strict=True))
     parts |= {"training data": problem.device.arrays, "the model's frozen arrays": problem.device.frozen}
     check_memory(parts, devices=1 if mesh is None else mesh.size)
-
-
-def noise_of(client: Client, server: Server, clock: Clock, **others: Any) -> tuple[Any, str]:
-    """Returns the noise multiplier of the parts of a simulation, a number or [N], and where the noise is added.
-
-    It is that of the server's aggregate, else that of an upload that bounds the norm of Δ and then adds noise, else
-    `None`. Uploads after the noise that read the run (`reads_run`) may read sample counts, and those that remember may
-    send what runs had that no server step has taken.
-    """
-    noise = getattr(getattr(server, "aggregate", None), "noise", None)
-    if noise:  # 0 adds no noise
-        return noise, "server"
-    norm, parts = None, [] if client.upload is None else client.upload.in_order
-    for place, part in enumerate(parts):
-        if part.noise is not None and norm is not None:
-            more = any(one.reads_run or (one.remembers and not clock.takes_all) for one in parts[place:])
-            return (None, "server") if more else (np.asarray(part.noise) / np.asarray(norm), "client")
-        norm = part.bound(norm)
-    return None, "server"

@@ -86,9 +86,10 @@ def collect_users(files: Iterable[pathlib.Path], convert: Convert) -> Users:
             content = json.loads(read_text(path, _ADVICE), parse_float=number)
             for user in content["users"]:
                 samples = content["user_data"].pop(user)
-                if len(samples["x"]) != len(samples["y"]):
-                    raise ValueError(f"{len(samples['x'])} samples x and {len(samples['y'])} labels y")
-                parts.setdefault(user, []).append(convert(samples["x"], samples["y"]))
+                x, y = convert(samples["x"], samples["y"])
+                if len(x) != len(y):
+                    raise ValueError(f"{len(x)} samples x and {len(y)} labels y")
+                parts.setdefault(user, []).append((x, y))
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             where = "" if user is None else f"user {user!r}: "
             raise damaged(path, f"{where}{type(error).__name__}: {error}", _ADVICE) from error

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxafl.client import Client, traffic
 from jaxafl.data import FederatedData
-from jaxafl.engine.check import noise_of
+from jaxafl.engine.check import Parts
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
 from jaxafl.options import options_of
@@ -202,10 +202,10 @@ def _attributes(trained: Trained, parts: Mapping[str, Any], seed: int) -> dict[s
             found[f"staleness_max_per_step_{mean}"] = measured[f"max_staleness_per_step_{mean}"]
     for name in filter(trained.records.__contains__, server.counters):
         found[f"count_{name}"] = int(trained.records[name].sum())
-    if noise_of(**parts)[0] is not None:
+    if Parts(**parts).noise[0] is not None:
         from jaxafl.results.privacy.claims import mechanism_of
 
-        mechanism = mechanism_of(**parts)._asdict()
+        mechanism = mechanism_of(Parts(**parts))._asdict()
         found["mechanism"] = mechanism | {"noise_multiplier": np.asarray(mechanism["noise_multiplier"]).tolist()}
     for name, seconds in trained.seconds.items():
         found[name] = round(seconds, 3)

@@ -19,7 +19,7 @@ from jaxafl.callbacks.limits import Limited, ends_of, limits_of
 from jaxafl.clock import Schedule
 from jaxafl.device import devices_of
 from jaxafl.device.hardware import on_cpu
-from jaxafl.engine.check import evaluation_interval, noise_of
+from jaxafl.engine.check import Parts, evaluation_interval
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.planned import Planned
@@ -205,7 +205,7 @@ class Work:
             program = *(_key(value) for path, value in member.values.items() if path in static), structure, *form
             along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
-            noise = noise_of(**member.simulation.summary()) if accounted else ""
+            noise = Parts(**member.simulation.summary()).noise if accounted else ""
             found.append((program, (str(noise), *places)))
         return found
 

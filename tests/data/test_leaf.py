@@ -80,6 +80,8 @@ def test_convert_makes_arrays_of_texts(tmp_path):
     assert data.y_test.tolist() == [1, 0]
     with pytest.raises(ValueError, match=r"a\.json is damaged: user 'ann': .*expected numbers; convert="):
         afl.data.from_leaf(tmp_path)
+    with pytest.raises(ValueError, match="2 samples x and 1 labels y"):
+        afl.data.from_leaf(tmp_path, convert=lambda x, y: (np.ones((2, 3)), np.ones(1, int)))
 
 
 @given(st.dictionaries(st.text(), st.lists(st.tuples(st.lists(numbers), st.integers())), max_size=5))

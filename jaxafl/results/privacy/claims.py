@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import defaultdict
 from typing import Any
 
@@ -11,34 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.client import Client, first_shared, shared_of, traffic
+from jaxafl.client import first_shared, shared_of, traffic
 from jaxafl.client.correction.contract import Correction
 from jaxafl.client.sending import traffic_of_correction
 from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.durations.duration import Duration, reads
-from jaxafl.data.federated import FederatedData
-from jaxafl.engine.check import Parts, Rule, broken, noise_of
-from jaxafl.engine.state import first_state, shapes_of_model
-from jaxafl.models.model import Model
-from jaxafl.server.contract import Arrivals, Server
+from jaxafl.engine.check import Parts, Rule, broken
+from jaxafl.engine.state import first_state
+from jaxafl.server.contract import Arrivals
 from jaxafl.server.fedopt import OptaxServer
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Noisy(Parts):
-    """The parts of a simulation, and their noise."""
-
-    @functools.cached_property
-    def noise(self) -> tuple[Any, str]:
-        """Noise multiplier and its place, see `noise_of`."""
-        return noise_of(self.client, self.server, self.clock)
-
-    @property
-    def means_planned(self) -> bool:
-        """True if there is no noise yet, so that it is planned, and the server steps by a mean or an aggregate."""
-        planned = self.noise[0] is None and not self.server.needs.client_rows
-        return planned and isinstance(self.server, OptaxServer)
+def _means_planned(parts: Parts) -> bool:
+    """Returns True if there is no noise yet, so that it is planned, and the server steps by a mean or an aggregate."""
+    planned = parts.noise[0] is None and not parts.server.needs.client_rows
+    return planned and isinstance(parts.server, OptaxServer)
 
 
 _NOT_PRIVATE: tuple[Rule, ...] = (
@@ -99,7 +86,7 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
     (
         lambda p: (
             p.noise[0] is None
-            and not p.means_planned
+            and not _means_planned(p)
             and (p.arrivals > 1 or p.server.needs.client_rows)
             and not getattr(p.server, "bounded", False)
         ),
@@ -108,11 +95,11 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
         "class if no update weighs more than in a mean",
     ),
     (
-        lambda p: p.means_planned and p.aggregate is not None and not p.aggregate.linear,
+        lambda p: _means_planned(p) and p.aggregate is not None and not p.aggregate.linear,
         "{p.aggregate!r} is no mean of updates, for which the noise is planned. Leave it out",
     ),
     (
-        lambda p: p.means_planned and not p.prepared_server.bounded,
+        lambda p: _means_planned(p) and not p.prepared_server.bounded,
         "the server {server.name} may combine updates before they are clipped, or give one of M updates a weight above "
         "1 / M, which the planned noise does not cover. Use another server, or options such as fedbuff(reduce='mean')",
     ),
@@ -124,15 +111,12 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
 )
 
 
-def mechanism_of(
-    data: FederatedData, model: Model, client: Client, server: Server, clock: Clock, attack: Any = None
-) -> Mechanism:
+def mechanism_of(parts: Parts) -> Mechanism:
     """Returns the noise of a checked simulation, and why privacy cannot be claimed."""
-    prepared = clock.prepare(data.counts, lambda: traffic(client, *shapes_of_model(model, data.form)))
-    parts = _Noisy(data, model, client, server, prepared, attack)
-    noise, at = parts.noise
-    kept = server.needs.client_rows > 0
-    return Mechanism(noise, at, kept, Delivery.CONTINUOUS not in parts.clock.delivers, broken(_NOT_PRIVATE, parts))
+    prepared = parts.clock.prepare(parts.data.counts, lambda: traffic(parts.client, *parts.form))
+    parts = dataclasses.replace(parts, clock=prepared)
+    kept = parts.server.needs.client_rows > 0
+    return Mechanism(*parts.noise, kept, Delivery.CONTINUOUS not in prepared.delivers, broken(_NOT_PRIVATE, parts))
 
 
 def _steps_change_times(clock: Clock, num_clients: int) -> bool:
