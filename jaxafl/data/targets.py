@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -56,27 +55,15 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
         int32 [n] or [n, L], or float32 [n, ...]. Float64 stays float64 with `jax_enable_x64`.
 
     Raises:
-        ValueError: a target is NaN, infinite or too large, or integers have a second axis of length 1.
+        ValueError: a target is NaN, infinite or too large.
         TypeError: `y` holds neither integers nor floats.
     """
-    if y is None:
-        raise UserError(
-            f"{owner}: there are no labels; expected some. For a model that reconstructs its input give y=x, and for a "
-            "loss of batch.x alone numpy.zeros(len(x))"
-        )
-    if isinstance(y, Mapping):
-        raise TypeError(
-            f"{owner}: labels are a dict of {', '.join(map(str, y))}; expected one array. Give several targets as "
-            "columns, numpy.stack(list(y.values()), axis=1), which the loss reads as batch.y[:, 0], batch.y[:, 1] ..."
-        )
     labels = as_array(owner, "labels", y)
     if labels.ndim == 0 or labels.dtype.kind not in "iufb":
         raise TypeError(
             f"{owner}: labels are {labels.dtype}{[*labels.shape]}; expected integer classes or floats [n, ...]. "
             "numpy.unique(y, return_inverse=True)[1] numbers any labels"
         )
-    if labels.dtype.kind != "f" and labels.shape[1:] == (1,):
-        raise UserError(f"{owner}: labels have shape {labels.shape}; expected [n]. Write y[:, 0]")
     checked = _in_range(f"{owner}: labels", labels)
     return checked.astype(checked.dtype if labels.dtype.kind == "f" else np.int32)
 
