@@ -98,11 +98,6 @@ def shared_of(client: Client, tree: Tree, personal: bool = False) -> Tree:
     return jax.tree.map(lambda leaf, mark: leaf if mark == personal else None, tree, _marks(client, tree))
 
 
-def filled(part: Tree, tree: Tree) -> Tree:
-    """Returns a tree of parameters with the leaves of `part` that are not `None`, and else those of `tree`."""
-    return jax.tree.map(lambda new, old: old if new is None else new, part, tree, is_leaf=lambda leaf: leaf is None)
-
-
 def _marks(client: Client, tree: Tree) -> Tree:
     """Returns True for each personal parameter.
 

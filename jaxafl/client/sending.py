@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client.correction.contract import Array, Correction, LocalRun, Tree
-from jaxafl.client.memory import Memory, filled, shared_of
+from jaxafl.client.memory import Memory, shared_of
 from jaxafl.client.options import Client
 from jaxafl.client.training import Lane, local_run
 from jaxafl.client.upload.contract import Sent, received_size
 from jaxafl.device.keys import jax_key, threefry
 from jaxafl.device.user_code import like_given, traced_method
+from jaxafl.models.frozen import filled
 
 _STREAM = 0xFFFFFFFA
 

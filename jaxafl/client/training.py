@@ -11,11 +11,12 @@ import optax
 
 from jaxafl.client import batches
 from jaxafl.client.correction.contract import LocalRun, Tree
-from jaxafl.client.memory import filled, shared_of
+from jaxafl.client.memory import shared_of
 from jaxafl.client.optimizer import objective_arguments, optimizer_step, takes_examples
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.device.keys import Key, jax_key, pack, per_client, renewed, threefry, unpack
 from jaxafl.device.user_code import like_given, traced_method
+from jaxafl.models.frozen import filled
 from jaxafl.models.model import Apply, Array, Batch
 from jaxafl.options import UserError
 

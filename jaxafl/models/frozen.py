@@ -59,9 +59,9 @@ def with_frozen(owner: str, model: Model, frozen: Frozen, collections: bool = Fa
 
     def merged(params: Params, state: State, batch: Batch, key: Key, train: bool, held: Any) -> tuple[Outputs, State]:
         if not isinstance(held, Held):
-            return apply(_merged(params, held), state, batch, key, train)
+            return apply(filled(params, held), state, batch, key, train)
         still = tuple(sorted({_layer(name, collections) for name in named_leaves(held.state)}))
-        full = _merged(params, held.params), _merged(state, held.state)
+        full = filled(params, held.params), filled(state, held.state)
         outputs, new = apply(*full, batch, key, train, still=still)
         return outputs, jax.tree.map(lambda old, leaf: None if old is None else leaf, state, new, is_leaf=_is_none)
 
@@ -93,6 +93,11 @@ def _of_tree(tree: Mapping[str, Any]) -> Callable[[str], Any]:
 def named_leaves(tree: Any) -> dict[str, Any]:
     """Returns the leaves of a pytree by path, joined by `/`."""
     return {path_of(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def filled(part: Any, tree: Any) -> Any:
+    """Returns a tree with the leaves of `part` that are not `None`, and else those of `tree`."""
+    return jax.tree.map(lambda new, old: old if new is None else new, part, tree, is_leaf=_is_none)
 
 
 def kernels_of(owner: str, leaves: dict[str, Any], where: Where) -> dict[str, Any]:
@@ -140,10 +145,6 @@ def _still(chosen: Mapping[str, Any], state: State, collections: bool) -> set[st
 
 def _part(tree: Any, keep: Callable[[str], bool]) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, leaf: leaf if keep(path_of(path)) else None, tree)
-
-
-def _merged(trained: Any, held: Any) -> Any:
-    return jax.tree.map(lambda one, base: base if one is None else one, trained, held, is_leaf=_is_none)
 
 
 def _layer(name: str, collections: bool) -> str:
