@@ -265,8 +265,8 @@ def mean_delta(arrivals: Arrivals) -> Tree:
 
 
 def stepped(params: Tree, rate: Number, direction: Tree) -> Tree:
-    """Computes x + rate · direction."""
-    return jax.tree.map(lambda x, d: x + rate * d, params, direction)
+    """Computes x + rate · direction, in the dtype of x."""
+    return jax.tree.map(lambda x, d: x + jnp.asarray(rate, x.dtype) * d, params, direction)
 
 
 def first_of(tree: Tree) -> Tree:

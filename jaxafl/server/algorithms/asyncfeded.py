@@ -12,7 +12,7 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, first_of, norm
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, first_of, norm, stepped
 from jaxafl.server.scheduled import Rate
 
 
@@ -85,7 +85,7 @@ class asyncfeded(Server):
         dropped = (length == 0) & (distance > 0)  # Δ = 0 although the model has moved
         gamma = jnp.where(length == 0, 0, distance / jnp.where(length == 0, 1, length))
         rate = jnp.where(dropped, 0, self.base_rate / (gamma + self.eps))
-        params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, delta)
+        params = stepped(params, rate, delta)
         change = self.kappa * (self.target_staleness - gamma)
         rounded = jnp.floor(change) if self.rounding == "floor" else jnp.trunc(change)
         steps = arrivals.local_steps[0]

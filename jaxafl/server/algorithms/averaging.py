@@ -183,8 +183,7 @@ class defedavg_iid(_Mean):
     accepts = STARTS
     references = ("wang2024defedavg",)
 
-    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_everyone(self.name, clock, num_clients)
+    check = check_everyone
 
 
 class defedavg_niid(_Mean):

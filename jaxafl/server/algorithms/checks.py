@@ -7,6 +7,7 @@ import optax
 
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
+from jaxafl.server.contract import Server
 
 
 def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
@@ -30,13 +31,13 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
         )
 
 
-def check_everyone(server: str, clock: Clock, num_clients: int) -> None:
-    """Raises `ValueError` unless every client is always in flight. `server`: its name, for messages."""
+def check_everyone(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
+    """Raises `ValueError` unless every client is always in flight; the `check` of servers that need this alone."""
     of_runs = getattr(clock, "clock", clock)  # of `warm_up`
     late = any(getattr(of_runs, name, None) is not None for name in ("rate", "hours"))
     late = late or getattr(of_runs, "dispatch", "arrival") != "arrival" or getattr(of_runs, "before_step", False)
     if late or clock.in_flight(num_clients) != num_clients:
         raise ValueError(
-            f"{server}: all clients train all the time, and start again at once: give free_running(concurrency="
+            f"{server.name}: all clients train all the time, and start again at once: give free_running(concurrency="
             f"{num_clients}, dispatch='arrival', before_step=False) without rate and hours; got {clock}"
         )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxafl.client import Client
 from jaxafl.clock.contract import ByOptions, Clock, Delivery
 from jaxafl.options import Number, number, recording, static
-from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree
+from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, stepped
 from jaxafl.server.fedopt import discount
 from jaxafl.server.scheduled import Rate
 
@@ -74,7 +74,7 @@ class fedasync(Server):
             step = jax.tree.map(lambda d: d[entry], arrivals.delta)
             if self.mix == "model":
                 step = jax.tree.map(lambda x, s, d: s[entry] + d - x, params, arrivals.base, step)
-            return jax.tree.map(lambda x, d: x + rate[entry].astype(x.dtype) * d, params, step)
+            return stepped(params, rate[entry], step)
 
         params = jax.lax.fori_loop(0, capacity, apply, params)
         if self.mix == "delta":

@@ -11,7 +11,7 @@ import optax
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.options import Number, number, static
-from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, first_of, norm
+from jaxafl.server.contract import Array, Arrivals, Outcome, Server, Tree, first_of, norm, stepped
 from jaxafl.server.scheduled import Rate
 
 _LAST = 2  # kind of the arrival that ends a round, see `rounds_until_all.kinds`
@@ -86,7 +86,7 @@ class throttle(Server):
         step = optax.tree.where(is_first, near, _clipped(delta, self.later_radius))
         power = jnp.asarray(self.base, arrivals.loss.dtype) ** times
         rate = jnp.asarray(self.learning_rate, power.dtype) / jnp.where(is_first, clients, power)
-        params = jax.tree.map(lambda x, d: x + rate.astype(x.dtype) * d, params, step)
+        params = stepped(params, rate, step)
         first = jax.tree.map(lambda s, d: s + jnp.where(is_first, d, 0), state.first, delta)
         mean = _clipped(jax.tree.map(lambda s: s / clients, first), self.side_radius)
         after = THROTTLEState(

@@ -13,7 +13,7 @@ from jaxafl.client import Client
 from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery
 from jaxafl.options import Number, number, recording, static
 from jaxafl.server.algorithms.averaging import fedavg
-from jaxafl.server.contract import Array, Arrivals, counts
+from jaxafl.server.contract import Array, Arrivals, counts, shares
 from jaxafl.server.fedopt import Discounted, OptaxServer
 from jaxafl.server.scheduled import Rate
 
@@ -81,7 +81,7 @@ class malenia(_OfGradients):
         ordered = jnp.sort(client)
         last = jnp.searchsorted(ordered, client, side="right")
         share = counts(arrivals) / (last - jnp.searchsorted(ordered, client))
-        return share / jnp.maximum(jnp.sum(share), 1)
+        return shares(share)
 
 
 class fedcompass(Discounted):
