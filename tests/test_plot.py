@@ -155,7 +155,7 @@ SILENT = result().assign(staleness=(("step", "arrival"), np.full((12, 1), -1)))
     ("draw", "error", "word"),
     [
         (lambda: plot.accuracy_vs_time(result().drop_vars("accuracy")), ValueError, "accuracy"),
-        (lambda: plot.accuracy_vs_time(result(), path="figure.doc"), ValueError, r"\.png"),
+        (lambda: plot.accuracy_vs_time(result(), path="figure.doc"), ValueError, "png"),
         (lambda: plot.timeline({"a": result(), "b": result()}, ax=Figure().subplots()), ValueError, "fit"),
         (lambda: plot.staleness_histogram(SILENT), ValueError, "nobody arrived"),
     ],

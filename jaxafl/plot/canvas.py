@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Collection, Iterator
 from typing import Any, TypeAlias, cast
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from jaxafl.data.partition.picture import Picture
-from jaxafl.options import UserError, as_path
+from jaxafl.options import UserError
 from jaxafl.readers.replacing import replacing
 from jaxafl.results import check_path
 from jaxafl.results.curves import Curve, curve, failed_steps, has_failed, percent
@@ -133,22 +131,6 @@ def tidy(ax: Axes, xlim: Limits = None, ylim: Limits = None) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def check_image_path(path: ImagePath) -> pathlib.Path | None:
-    """Checks that an image can be written to a path in the format of its ending, and returns the path.
-
-    Raises:
-        ValueError: the ending is not of an image format.
-        FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
-    """
-    if path is None:
-        return None
-    path = as_path(path)
-    known = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if path.suffix.lstrip(".").lower() not in known:
-        raise UserError(f"the plot {path} must end in one of {', '.join('.' + ending for ending in known)}")
-    return check_path(path)
-
-
 def finish_lines(
     figure: Figure, ax: Axes, path: ImagePath, xlim: Limits = None, ylim: Limits = None, title: str | None = None
 ) -> Figure:
@@ -159,8 +141,8 @@ def finish_lines(
 
 
 def finish(figure: Figure, path: ImagePath) -> Figure:
-    """Saves the figure if a path is given, and returns it; raises as `check_image_path` does."""
-    if (file := check_image_path(path)) is not None:
+    """Saves the figure if a path is given, and returns it; raises as `check_path` does."""
+    if (file := check_path(path)) is not None:
         with replacing(file) as unfinished:
             figure.savefig(unfinished, dpi=150)
     return figure

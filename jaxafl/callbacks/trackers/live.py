@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxafl.callbacks.base import Chunk, Run, Tracker, in_notebook, name_of
 from jaxafl.results.curves import scale_of
+from jaxafl.results.files import check_path
 
 _drawing = threading.Lock()  # members on several devices draw from several threads
 
@@ -22,14 +23,11 @@ class Live(Tracker):
         path: the image file to write instead of showing the figure.
 
     Raises:
-        ValueError: the ending of the path is not of an image format.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
-        from jaxafl.plot.canvas import check_image_path
-
-        self.path = check_image_path(path)
+        self.path = check_path(path)
         self.lines: dict[str, tuple[list[float], list[float]]] = {}
         self.shown: list[Any] = []  # a window, or a figure of a notebook and its cell; copies share it
 
