@@ -45,6 +45,7 @@ T = TypeVar("T")
 _FORM = {"source", "files", "form", "preprocessing"}  # differ between equal samples, so they must not be compared
 _METHODS = "methods.json"
 _SIGNS = str.maketrans("-", "−")
+At = str | Mapping[str, Any]  # a point at which runs are compared
 Spread = Literal["std", "interval"]
 """Spread of a mean: a standard deviation, or an interval."""
 Column = tuple[str, dict[str, Cell]]
@@ -69,12 +70,10 @@ class Comparison:
     """
 
     results: Mapping[str, xr.Dataset]
-    at: str | Mapping[str, Any] = "last"
+    at: At = "last"
 
     def __post_init__(self) -> None:
         check_at(self.at)
-        if not isinstance(self.results, Mapping) or not self.results:
-            raise UserError(f"a Comparison needs name -> result of a sweep over seeds, got {shown(self.results)}")
         object.__setattr__(self, "results", dict(self.results))
         first, seeds = next(iter(self.results)), self.seeds
         base = json.loads(self.results[first].attrs.get("data", "{}"))
@@ -101,7 +100,12 @@ class Comparison:
         Raises:
             ValueError: this is not the folder of a comparison, or a method has no finished run.
         """
-        return cls(*gathered(folder))
+        path = as_path(folder)
+        if not is_comparison(path):
+            raise UserError(f"{path} is not the folder of a comparison: there is no {_METHODS} in it")
+        about = json.loads((path / _METHODS).read_text())
+        found = {name: gather(path / own) for name, own in about["methods"].items()}
+        return cls(found, compared_at(about["until"], found))
 
     @property
     def failed(self) -> dict[str, list[int]]:
@@ -109,9 +113,7 @@ class Comparison:
         found = {name: [seed for seed, run in self._runs(name).items() if has_failed(run)] for name in self.results}
         return {name: seeds for name, seeds in found.items() if seeds}
 
-    def summary(
-        self, metric: str = "accuracy", at: str | Mapping[str, Any] | None = None, confidence: float = 0.95
-    ) -> dict[str, Summary]:
+    def summary(self, metric: str = "accuracy", at: At | None = None, confidence: float = 0.95) -> dict[str, Summary]:
         """Returns name -> values by seed, their mean, standard deviation and Student's t interval.
 
         A failed run has no value, and its method no mean, since the mean of its other runs would be biased.
@@ -131,7 +133,7 @@ class Comparison:
         self,
         reference: str,
         metric: str = "accuracy",
-        at: str | Mapping[str, Any] | None = None,
+        at: At | None = None,
         confidence: float = 0.95,
     ) -> dict[str, Difference]:
         """Returns name -> values minus those of the reference by seed, with an interval, a p value and a verdict.
@@ -177,7 +179,7 @@ class Comparison:
         format: str = "markdown",
         *,
         metrics: str | Sequence[str] = "accuracy",
-        at: str | Mapping[str, Any] | None = None,
+        at: At | None = None,
         reference: str | None = None,
         targets: float | Sequence[float] = (),
         axis: str = "time",
@@ -205,7 +207,6 @@ class Comparison:
             ValueError: the format, a metric, the point, the method, a target, the axis or the spread does not exist.
         """
         check_choice("table", "spread", spread, ("std", "interval"))
-        check_number("table", "confidence", confidence, above=0, below=1)
         metrics = [metrics] if isinstance(metrics, str) else list(metrics)
         targets = [float(targets)] if isinstance(targets, int | float) else list(targets)
         columns = [_means(self, metric, at, spread, confidence) for metric in metrics]
@@ -237,13 +238,13 @@ class Comparison:
         known = [str(name) for name, values in first.data_vars.items() if values.dims == ("seed", "evaluation")]
         check_choice("compare", "metric", metric, tuple(name for name in known if all(name in one for one in others)))
 
-    def point(self, at: str | Mapping[str, Any] | None = None) -> str | Mapping[str, Any]:
+    def point(self, at: At | None = None) -> At:
         """Returns the checked point of comparison; `None` takes `Comparison.at`."""
         chosen = self.at if at is None else at
         check_at(chosen)
         return chosen
 
-    def _values(self, metric: str, at: str | Mapping[str, Any] | None) -> dict[str, np.ndarray]:
+    def _values(self, metric: str, at: At | None) -> dict[str, np.ndarray]:
         self._check(metric)
         at = self.point(at)
         found = {}
@@ -309,8 +310,6 @@ def compare(
         >>> found.seeds, list(found.results), list(found.differences("FedAsync", metric="loss"))
         ([0, 1], ['FedAsync', 'FedBuff'], ['FedBuff'])
     """
-    if not isinstance(methods, Mapping) or not methods:
-        raise TypeError(f"compare needs name -> Simulation, got {shown(methods)}")
     chosen = seeds_of("compare", seeds)
     limits = dict(until or {})
     steps, every = by_name("server_steps", server_steps, methods), by_name("eval_every", eval_every, methods)
@@ -455,20 +454,6 @@ def _begun(folder: Any, names: Iterable[str], until: Mapping[str, float]) -> dic
 def is_comparison(folder: str | os.PathLike[str]) -> bool:
     """Returns True if this is the folder of a comparison."""
     return (as_path(folder) / _METHODS).is_file()
-
-
-def gathered(folder: str | os.PathLike[str]) -> tuple[dict[str, xr.Dataset], str | dict[str, float]]:
-    """Returns the results of the methods by name, and the point at which they are compared.
-
-    Raises:
-        ValueError: this is not the folder of a comparison, or a method has no finished run.
-    """
-    path = as_path(folder)
-    if not is_comparison(path):
-        raise UserError(f"{path} is not the folder of a comparison: there is no {_METHODS} in it")
-    about = json.loads((path / _METHODS).read_text())
-    found = {name: gather(path / own) for name, own in about["methods"].items()}
-    return found, compared_at(about["until"], found)
 
 
 def compared_at(limits: Mapping[str, float], found: Mapping[str, Any]) -> str | dict[str, float]:

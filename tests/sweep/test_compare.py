@@ -155,7 +155,6 @@ def test_a_time_is_a_limit_for_all(tmp_path: pathlib.Path) -> None:
 def test_invalid_options_raise_before_any_run() -> None:
     one, online = methods()["FedBuff"], simulation("online")
     for wrong, said in (
-        (lambda: afl.compare({}, 2, 5), "name -> Simulation"),
         (lambda: afl.compare({"a": one}, 0, 5), "seeds must be at least 1"),
         (lambda: afl.compare({"a": one}, [1, 1], 5), "each once"),
         (lambda: afl.compare({"a": one}, 2), 'server_steps, or a limit of simulated time such as until={"time"'),
