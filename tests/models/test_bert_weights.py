@@ -81,7 +81,7 @@ def test_flax_refuses_tensors_of_another_shape(tmp_path):
         model.outputs(params, tokens())
 
 
-@pytest.mark.parametrize("options", [{"num_classes": 0}, {"r": -1}, {"alpha": 0.0}, {"dropout": 1.0}])
+@pytest.mark.parametrize("options", [{"r": -1}, {"alpha": 0.0}, {"dropout": 1.0}])
 def test_wrong_options(folder, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         bert(str(folder), **options)
