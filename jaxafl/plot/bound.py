@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxafl.options import UserError, named
+from jaxafl.options import named
 from jaxafl.plot.canvas import ImagePath, Limits, finish_lines, panels_of, styled
 from jaxafl.results.curves import curve
 from jaxafl.results.tables.members import Results, finished_members, heading
@@ -45,13 +45,8 @@ def bound(
         The figure.
 
     Raises:
-        TypeError, ValueError: this is not a bound of several T, or the results lack the bounded quantity.
+        TypeError, ValueError: these are not results, or they lack the bounded quantity.
     """
-    if "server_steps" not in bound.dims or bound.attrs["quantity"] not in _NEEDS:
-        raise UserError(
-            f"plot.bound draws bounds of {' and '.join(_NEEDS)} at several server steps, server_steps=range(1, 101); "
-            f"got one of {bound.attrs['quantity']} with sizes {dict(bound.sizes)}"
-        )
     variable = _NEEDS[bound.attrs["quantity"]]
     lines = finished_members(results, variable)
     figure, [ax] = panels_of(ax, 9.5, 4.2)

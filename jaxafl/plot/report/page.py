@@ -36,7 +36,7 @@ def report(
     Args:
         results: a result of a run or a sweep, a dict of results by name, or a `jaxafl.Comparison`, with differences
             seed by seed at its point of comparison.
-        path: file of the page; must end in `.html`.
+        path: file of the page, such as `report.html`.
         title: title of the page; by default the title of the result, or the names of the results.
         reference: method of a `Comparison` that the others are compared with; by default the first.
 
@@ -44,13 +44,11 @@ def report(
         The path.
 
     Raises:
-        TypeError, ValueError: these are not results, the path does not end in `.html`, the file holds no report, or
-            `reference` is no method of a `Comparison`.
+        TypeError, ValueError: these are not results, the file holds no report, or `reference` is no method of a
+            `Comparison`.
         FileNotFoundError, PermissionError, IsADirectoryError: the file cannot be written.
     """
     path = as_path(path)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"a report is a page, and its path must end in .html; got {path}")
     check_path(path, b"<!doctype html")
     is_comparison = hasattr(results, "differences")
     if reference is not None and not is_comparison:
