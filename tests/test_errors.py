@@ -61,7 +61,7 @@ def with_clock(**options: Any) -> Callable[[], Any]:
 # what is done, and the option that the message names
 CASES: list[tuple[Callable[[], Any], str]] = [
     (with_client(momentun=0.3), "momentun.*momentum"),
-    (lambda: Client(optax.sgd, steps=2), "learning_rate"),
+    (lambda: simulation(client=Client(optax.sgd, steps=2)).run(3), "learning_rate"),
     *((with_client(learning_rate=value), "learning_rate") for value in (NAN, -1.0, np.ones(4), np.ones(3), "0.1")),
     *((with_client(batch_size=value), "batch_size") for value in (0, 2.5, jnp.array(3), np.array([3]), 2**31)),
     *((with_client(steps=value), "steps") for value in (0, [1, 2, 3], [1.5] * 6)),

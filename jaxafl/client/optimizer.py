@@ -112,10 +112,6 @@ class Optimised(Part):
         own = [*inspect.signature(type(self)).parameters][:-1]
         if not any(one.kind is one.VAR_KEYWORD for one in known.values()):
             check_keywords(f"{self.name}({self.optimizer_name})", given, [*own, *known])
-        by_name = [one for one in known.values() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
-        missing = [one.name for one in by_name if one.default is one.empty and one.name not in {*given, *own}]
-        if missing:
-            raise TypeError(f"{self.name}: the optimiser needs {', '.join(missing)}")
         numbers, switches = dict(self.hyperparameters), {}
         for name, value in given.items():
             value = in_order(self.name, name, value)

@@ -22,7 +22,7 @@ from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Serve
 from jaxafl.server.scheduled import Rate
 
 Staleness: TypeAlias = Literal["none", "polynomial", "hinge", "exponential"] | Callable[[Array], Array]
-_INJECTED = (optax.InjectHyperparamsState, optax.InjectStatefulHyperparamsState)
+_INJECTED = optax.InjectStatefulHyperparamsState
 _SCHEDULED = (optax.ScaleByScheduleState, optax.contrib.ReduceLROnPlateauState)
 
 
