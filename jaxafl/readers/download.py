@@ -37,7 +37,7 @@ def download(name: str, data_dir: Directory = None) -> pathlib.Path:
 
     Raises:
         ValueError: the name is unknown, or an address has another file than the published one.
-        ConnectionError: a server cannot be reached, refuses, or ends the connection too early.
+        OSError: a server cannot be reached, refuses, or ends the connection too early (by the package requests).
     """
     check_choice("download", "name", name, tuple(PLACES))
     import pooch
@@ -49,15 +49,7 @@ def download(name: str, data_dir: Directory = None) -> pathlib.Path:
     client = pooch.HTTPDownloader(headers={"Accept-Encoding": "identity"}, timeout=30)
     for file in [file for file in files.registry if file.startswith(PLACES[name])]:
         unpack = pooch.Unzip if file.endswith(".zip") else pooch.Untar if ".tar." in file else None
-        try:
-            files.fetch(file, processor=unpack and unpack(extract_dir="."), downloader=client)
-        except OSError as error:
-            if error.errno is not None:  # of this machine, such as a full disk; those of `requests` have no number
-                raise
-            raise ConnectionError(
-                f"{name}: {files.urls[file]} could not be downloaded: {error}. Run it again. Without network, copy "
-                f"{folder} from a machine where `jaxafl data {name}` was run."
-            ) from error
+        files.fetch(file, processor=unpack and unpack(extract_dir="."), downloader=client)
     if name == "glue_mrpc":
         _split_mrpc(folder / "MRPC")
     return folder

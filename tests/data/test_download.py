@@ -87,14 +87,14 @@ def test_a_complete_file_is_downloaded_once(server, tmp_path):
 
 def test_incomplete_and_other_files_are_refused_and_not_kept(server, tmp_path):
     server.cut = 2**19
-    with pytest.raises(ConnectionError, match=rf"fashion_mnist: {server.address('train.gz')} could not be downloaded"):
+    with pytest.raises(OSError, match="IncompleteRead"):
         afl.data.download("fashion_mnist", tmp_path)
     server.cut = None
     server.files["train.gz"] = IMAGES[:-1] + b"?"
     with pytest.raises(ValueError, match="SHA256 hash"):
         afl.data.download("fashion_mnist", tmp_path)
     del server.files["train.gz"]
-    with pytest.raises(ConnectionError, match=r"404 Client Error.*copy .*fashion_mnist from a machine"):
+    with pytest.raises(OSError, match=rf"404 Client Error.*{server.address('train.gz')}"):
         afl.data.download("fashion_mnist", tmp_path)
     assert shown(tmp_path / "fashion_mnist") == []
 
