@@ -16,7 +16,7 @@ from jaxafl.models.frozen import Frozen, with_frozen
 from jaxafl.models.functions import by_convention, check_used, inputs_of, is_flag, key_of, keywords, signature
 from jaxafl.models.losses import Loss, as_loss, softmax_cross_entropy
 from jaxafl.models.metrics import Better
-from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, scored
+from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, judged
 from jaxafl.options import named, shown
 
 
@@ -114,7 +114,7 @@ def from_linen(
             inputs, by_name = inputs_of(call, batch.x)
             passed = {"rngs": rngs, "mutable": mutable} | passed | by_name
             predictions, new = net.apply({"params": params, **state}, *inputs, **passed)
-        outputs = scored(lambda: loss_of(predictions, batch), batch, lambda: predictions)
+        outputs = judged(loss_of, predictions, batch)
         return outputs, {**state, **new} if train else state
 
     description = {"network": network, **{name: _jsonable(getattr(module, name)) for name in _fields(module)}}

@@ -250,6 +250,11 @@ def scored(score: Callable[[], Outputs | Array], batch: Batch, predict: Callable
     return jax.tree.map(lambda values: jnp.where(batch.mask, values, jnp.zeros_like(values)), outputs)
 
 
+def judged(loss: Callable[[Any, Batch], Outputs | Array], predictions: Any, batch: Batch) -> Any:
+    """Returns what `scored` does for the loss of a network's predictions."""
+    return scored(lambda: loss(predictions, batch), batch, lambda: predictions)
+
+
 def predictions_of(name: str, apply: Callable[..., Any], *arguments: Any) -> Any:
     """Returns the predictions of a model, traceable.
 

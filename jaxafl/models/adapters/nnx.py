@@ -13,7 +13,7 @@ from jaxafl.models.frozen import Frozen, with_frozen
 from jaxafl.models.functions import by_convention, check_used, inputs_of, key_of, keywords, signature
 from jaxafl.models.losses import Loss, as_loss, softmax_cross_entropy
 from jaxafl.models.metrics import Better
-from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, scored
+from jaxafl.models.model import Batch, Key, Model, Outputs, Params, State, judged
 from jaxafl.options import named, shown
 
 NNX: TypeAlias = Any
@@ -90,7 +90,7 @@ def from_nnx(
         check_used("from_nnx", network, nested, _set_flags(module, {**nested, **fixed}, train))
         inputs, by_name = inputs_of(call, batch.x)
         predictions = module(*inputs, **passed | by_name)
-        outputs = scored(lambda: loss_of(predictions, batch), batch, lambda: predictions)
+        outputs = judged(loss_of, predictions, batch)
         found = nnx.state(module, nnx.Not(nnx.Any(nnx.Param, nnx.RngState, nnx.Intermediate)))
         return outputs, nnx.to_pure_dict(found) if train else state
 

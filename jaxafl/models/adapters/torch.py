@@ -15,7 +15,7 @@ import numpy as np
 from jaxafl.device.keys import drawing_key
 from jaxafl.models.losses import Loss, as_loss, softmax_cross_entropy
 from jaxafl.models.metrics import Better
-from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, scored
+from jaxafl.models.model import Array, Batch, Key, Model, Outputs, Params, State, judged
 from jaxafl.options import UserError, check_choice, named, shown
 
 TorchModule: TypeAlias = Any
@@ -100,7 +100,7 @@ def from_torch(
         params: Params, state: State, batch: Batch, key: Key, train: bool, frozen: Params = types.MappingProxyType({})
     ) -> tuple[Outputs, State]:
         predictions, new = functions.called({**frozen, **params, **state}, batch, key, train)
-        outputs = scored(lambda: loss_of(predictions, batch), batch, lambda: predictions)
+        outputs = judged(loss_of, predictions, batch)
         return outputs, {one: new.get(one, value) for one, value in state.items()} if train else state
 
     of_norms = tuple(path for path, one in module.named_modules() if isinstance(one, environment.BATCH_NORMS))

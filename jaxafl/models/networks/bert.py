@@ -20,8 +20,8 @@ from jaxafl.device.keys import drawing_key
 from jaxafl.models.adapters.checkpoint import read_tensors
 from jaxafl.models.adapters.lora import lora
 from jaxafl.models.losses import softmax_cross_entropy
-from jaxafl.models.model import Array, Batch, Model, Outputs, Params, scored
-from jaxafl.options import UserError, check_choice, check_number, check_whole, user_errors
+from jaxafl.models.model import Array, Batch, Model, Outputs, Params, judged
+from jaxafl.options import UserError, check_choice, check_number, user_errors
 from jaxafl.readers.pretrained import pretrained_directory
 
 Flat: TypeAlias = dict[tuple[str, ...], Any]
@@ -93,9 +93,6 @@ def bert(
         Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022. FADAS (Wang et al., ICML 2024,
         section 6) uses r = 1, α = 8.
     """
-    check_whole("bert", "num_classes", num_classes)
-    check_whole("bert", "r", r, least=0)
-    check_number("bert", "alpha", alpha, above=0)
     rates: dict[str, Any] = {}
     if dropout is not None:
         check_number("bert", "dropout", dropout, least=0, below=1)
@@ -128,7 +125,7 @@ def bert(
     def apply(params: Params, state: Params, batch: Batch, key: Array, train: bool) -> tuple[Outputs, Params]:
         inputs = batch.x["input_ids"], batch.x["token_type_ids"], batch.x["attention_mask"] != 0
         logits: Any = module.apply({"params": params}, *inputs, train, rngs={"dropout": drawing_key(key)})
-        return scored(lambda: softmax_cross_entropy(logits, batch), batch, lambda: logits), state
+        return judged(softmax_cross_entropy, logits, batch), state
 
     whole = Model("bert", init, apply, description, references=("devlin2019",))
     adapted = lora(
