@@ -17,6 +17,7 @@ from jaxafl.engine.state import Version
 from jaxafl.models.model import Batch, Model
 
 Array = jax.Array
+Loss = Callable[..., Array]  # f_i, see `loss_of`
 _TOLERANCE = 1e-6  # L-BFGS ends at a gradient of this fraction of the first norm
 _MIN_RESIDUALS = 2.0  # a smallest eigenvalue counts if it exceeds this multiple of its residual
 
@@ -43,7 +44,7 @@ class AtModel(NamedTuple):
     smallest: Array  # [C]: smallest eigenvalue of the Hessian of f_i; NaN unless certainly above 0
 
 
-def loss_of(model: Model, data: FederatedData, version: Version) -> Callable[..., Array]:
+def loss_of(model: Model, data: FederatedData, version: Version) -> Loss:
     """Returns f_i as a function of what is given, chosen samples of a client, and the trained parameters [d].
 
     Augmentation, dropout, weight decay and proximal term are off. Statistics of normalisation are those of the model.
@@ -68,7 +69,7 @@ def loss_of(model: Model, data: FederatedData, version: Version) -> Callable[...
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def at_model(loss: Callable[..., Array], iterations: int, given: Any, w: Array, key: Array) -> AtModel:
+def at_model(loss: Loss, iterations: int, given: Any, w: Array, key: Array) -> AtModel:
     """Measures loss, gradients and curvature at a model.
 
     Args:
@@ -130,7 +131,7 @@ def _extremes(gradient: Callable[[Array], Array], w: Array, key: Array, iteratio
     return largest, jnp.where(certain, smallest, jnp.nan)
 
 
-def _mean(loss: Callable[..., Array], given: Any, w: Array) -> Array:
+def _mean(loss: Loss, given: Any, w: Array) -> Array:
     """Computes F, one client after another."""
 
     def add(total: Array, row: Sampled) -> tuple[Array, None]:
@@ -140,7 +141,7 @@ def _mean(loss: Callable[..., Array], given: Any, w: Array) -> Array:
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def smallest_loss(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> tuple[Array, Array]:
+def smallest_loss(loss: Loss, steps: int, given: Any, w: Array) -> tuple[Array, Array]:
     """Returns the smallest F that L-BFGS finds from a model in at most `steps` steps, and its parameters [d]."""
     mean = functools.partial(_mean, loss, given)
     found = _minimise(mean, w, steps)
@@ -148,7 +149,7 @@ def smallest_loss(loss: Callable[..., Array], steps: int, given: Any, w: Array) 
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def spread_of(loss: Callable[..., Array], steps: int, given: Any, w: Array) -> Array:
+def spread_of(loss: Loss, steps: int, given: Any, w: Array) -> Array:
     """Returns the largest squared distance from w to a minimiser of an f_i, found by L-BFGS from w."""
 
     def squared_distance(row: Sampled) -> Array:

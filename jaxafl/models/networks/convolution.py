@@ -23,8 +23,10 @@ from jaxafl.options import UserError
 
 Array = jax.Array
 Padding = str | Sequence[tuple[int, int]]
+Size = tuple[int, int]  # height and width, or strides in these directions
 Around = tuple[tuple[int, int], tuple[int, int]]
 """Padding (top, bottom), (left, right) in pixels."""
+Kept = tuple[Array, Array]  # from the forward pass for the backward pass, or gradients of both
 
 # With fewer columns per strip, a product per kernel column is too thin to be fast, so the kernel is one product.
 _WIDE = 64
@@ -48,8 +50,8 @@ class Conv(nn.Module):
     """
 
     features: int
-    kernel_size: tuple[int, int] = (3, 3)
-    strides: tuple[int, int] = (1, 1)
+    kernel_size: Size = (3, 3)
+    strides: Size = (1, 1)
     padding: Padding = "VALID"
     use_bias: bool = True
     kernel_init: Callable[..., Any] = nn.initializers.lecun_normal()
@@ -68,7 +70,7 @@ class Conv(nn.Module):
         return y if bias is None else y + bias
 
 
-def conv2d(x: Array, kernel: Array, strides: tuple[int, int] = (1, 1), padding: Padding = "VALID") -> Array:
+def conv2d(x: Array, kernel: Array, strides: Size = (1, 1), padding: Padding = "VALID") -> Array:
     """Computes the 2-D convolution y[b, h, w] = Σ_ij x[b, s_h h + i, s_w w + j] · kernel[i, j] by matrix products.
 
     The rows under the kernel are concatenated once to strips [B, H', W, k_h C]. Each column of the kernel is one
@@ -140,7 +142,7 @@ def with_backward(forward: Callable[..., Any], backward: Callable[..., Any], *fi
     return function
 
 
-def _padding_in_pixels(x: Array, kernel: Array, strides: tuple[int, int], padding: Padding) -> Around:
+def _padding_in_pixels(x: Array, kernel: Array, strides: Size, padding: Padding) -> Around:
     """Returns the padding of a convolution. Raises `ValueError` for shapes and options that do not fit together."""
     around: Any = padding
     if isinstance(padding, str) and x.ndim == kernel.ndim == 4:
@@ -155,7 +157,7 @@ def _padding_in_pixels(x: Array, kernel: Array, strides: tuple[int, int], paddin
     return around
 
 
-def _products(x: Array, kernel: Array, strides: tuple[int, int], around: Around) -> Array:
+def _products(x: Array, kernel: Array, strides: Size, around: Around) -> Array:
     """Computes the convolution of images padded by `around`."""
     k_h, k_w, _, features = kernel.shape
     height, width = _result_size(x, kernel, strides, around)
@@ -169,7 +171,7 @@ def _products(x: Array, kernel: Array, strides: tuple[int, int], around: Around)
     return _total(products).reshape(*strips.shape[:2], width, features)
 
 
-def _conv_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
+def _conv_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, Kept]:
     """Computes a convolution of stride 1 whose backward pass needs no patches of x.
 
     The automatic gradient of the kernel is (patches of x)ᵀ × gradient of y, which keeps all patches: about twice the
@@ -179,7 +181,7 @@ def _conv_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple
     return _products(x, kernel, (1, 1), around), (x, kernel)
 
 
-def _conv_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _conv_backward(around: Around, residuals: Kept, gradient: Array) -> Kept:
     # Pixel p of x contributes to pixel p + before - i of y through entry i of the kernel. With y's gradient padded by
     # k - 1 - before, this is entry k - 1 - i of the window of p. So the gradient of x is a convolution with the
     # reversed kernel, and that of the kernel is xᵀ × the patches of this convolution.
@@ -221,12 +223,12 @@ def _one_product(strips: Array, columns: Array, width: int, stride: int) -> Arra
     return (patches.reshape(-1, depth) @ weights.reshape(depth, -1)).reshape(batch, height, width, features)
 
 
-def _max_pool_forward(x: Array) -> tuple[Array, tuple[Array, Array]]:
+def _max_pool_forward(x: Array) -> tuple[Array, Kept]:
     y = _windows(x).max((2, 4))
     return y, (x, y)
 
 
-def _max_pool_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array]:
+def _max_pool_backward(residuals: Kept, gradient: Array) -> tuple[Array]:
     # Comparisons of reshaped windows: reduce_window's gradient is a slow scatter, and that of max is split among ties.
     x, y = residuals
     windows = _windows(x)
@@ -289,7 +291,7 @@ def _tiles_are_faster(x: Array, kernel: Array, height: int, width: int) -> bool:
     return cpu and k_h in _FILTERS and x.dtype == kernel.dtype == jnp.float32 and enough and worth
 
 
-def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, tuple[Array, Array]]:
+def _tiles_forward(x: Array, kernel: Array, around: Around) -> tuple[Array, Kept]:
     """Computes a convolution of stride 1 by Winograd's algorithm along the height.
 
     Four rows of y take 6 products instead of 12 with a kernel of three rows, and 8 instead of 20 with five rows (Lavin
@@ -323,7 +325,7 @@ def _at_points(x: Array, kernel: Array, around: Around) -> tuple[list[Array], li
     return patches, columns, (len(x), tiles, width)
 
 
-def _tiles_backward(around: Around, residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _tiles_backward(around: Around, residuals: Kept, gradient: Array) -> Kept:
     # The transpose of each step, from the last to the first. The automatic derivative of the slices has three times as
     # many operations, which take longer to compile and to run.
     x, kernel = residuals
@@ -358,7 +360,7 @@ def _combined(matrix: np.ndarray, parts: Sequence[Array]) -> list[Array]:
     return [_total([part * weight for weight, part in zip(row, parts, strict=True) if weight]) for row in weights]
 
 
-def _result_size(x: Array, kernel: Array, strides: tuple[int, int], around: Around) -> tuple[int, int]:
+def _result_size(x: Array, kernel: Array, strides: Size, around: Around) -> Size:
     """Returns height and width of the result of a convolution."""
     (top, bottom), (left, right) = around
     height, width = x.shape[1] + top + bottom, x.shape[2] + left + right
