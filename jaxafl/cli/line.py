@@ -50,6 +50,7 @@ _PARTS = {  # part -> flag, kind, default name, help
 # defaults for others than images, by the name of the data or its first word
 _NETWORKS = {"synthetic": "logistic", "shakespeare": "char_lstm", "glue": "bert", "shakespeare_plays": "decoder"}
 _REQUIRED = {"durations": uniform(1, 5), "clients": 10}  # defaults of options that have none
+Chosen = dict[str, Constructor]  # by part
 # The docstring of this module ends the help of every command.
 _MORE = str(__doc__).partition("\n")[2]
 
@@ -321,9 +322,9 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts]
 
 
-def _chosen(given: dict[str, str]) -> dict[str, Constructor]:
+def _chosen(given: dict[str, str]) -> Chosen:
     """Returns the constructors that a command line names, by part."""
-    names: dict[str, Constructor] = {}
+    names: Chosen = {}
     for part, (flag, kind, usual, _) in _PARTS.items():
         if part == "clock":  # asynchronous if the server is
             clocks = names["server"].clocks
@@ -335,7 +336,7 @@ def _chosen(given: dict[str, str]) -> dict[str, Constructor]:
     return names
 
 
-def _options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
+def _options_of(part: str, names: Chosen) -> list[Option]:
     """Returns the options of a part, with the defaults of the command line."""
     every = {option.name: option for option in names[part].options}
     usual = {name: _REQUIRED[name] for name, one in every.items() if one.default is REQUIRED and name in _REQUIRED}
@@ -348,7 +349,7 @@ def _options_of(part: str, names: dict[str, Constructor]) -> list[Option]:
     return [one._replace(default=usual.get(one.name, one.default)) for one in every.values()]
 
 
-def _options_type(command: type[Shared], names: dict[str, Constructor], known: dict[str, Option]) -> type:
+def _options_type(command: type[Shared], names: Chosen, known: dict[str, Option]) -> type:
     """Builds a dataclass for tyro: options of a command, `<part>_name`, and by part the options of the constructors."""
     fields: list[Any] = []
     for part, (flag, kind, _, text) in _PARTS.items() if names else ():
@@ -383,7 +384,7 @@ def _imported(file: pathlib.Path) -> Simulation:
     return found
 
 
-def _built(options: Any, names: dict[str, Constructor], given: dict[str, str]) -> Simulation:
+def _built(options: Any, names: Chosen, given: dict[str, str]) -> Simulation:
     """Builds the simulation of parsed options.
 
     Raises:
@@ -400,7 +401,7 @@ def _built(options: Any, names: dict[str, Constructor], given: dict[str, str]) -
     return Simulation(data, model, client, server, clock, options.precision, options.attack)
 
 
-def _data(options: Any, names: dict[str, Constructor], values: dict[str, Any]) -> Any:
+def _data(options: Any, names: Chosen, values: dict[str, Any]) -> Any:
     """Returns the data of clients."""
     found = _called(names["data"], values["data"], data_dir=options.data_dir, download=options.download)
     if isinstance(found, Dataset):
@@ -414,7 +415,7 @@ def _data(options: Any, names: dict[str, Constructor], values: dict[str, Any]) -
     return found
 
 
-def _fit(values: dict[str, Any], names: dict[str, Constructor], given: dict[str, str], clients: int) -> None:
+def _fit(values: dict[str, Any], names: Chosen, given: dict[str, str], clients: int) -> None:
     """Changes what is not given: M_c ≤ N, windows have no M, and the optimiser gets neither `None` nor defaults."""
     clock, client = values["clock"], values["client"]
     if "concurrency" in clock and "--clock.concurrency" not in given:

@@ -15,9 +15,9 @@ from jaxafl.client.optimizer import nodes_of
 from jaxafl.clock.contract import ByOptions, Clock
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import renewed
-from jaxafl.device.user_code import like_given
+from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.options import Number, number, static
-from jaxafl.server.aggregate.contract import Aggregate, combined
+from jaxafl.server.aggregate.contract import Aggregate, Center
 from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
 
@@ -100,8 +100,11 @@ class OptaxServer(Server):
         if self.aggregate is None:
             gradient = weighted_sum(-weights, arrivals.delta)
         else:
-            direction, after, more = combined(self.aggregate, arrivals.delta, weights, state.aggregate, arrivals)
-            gradient, state, info = jax.tree.map(jnp.negative, direction), state.optimizer, info | more
+            rule = self.aggregate
+            method = "center" if type(rule).update is Center.update else "update"
+            with traced_method(f"the aggregate {rule.name}", method, "`arrivals.key` in `update`"):
+                direction, after, more = rule.update(arrivals.delta, weights, state.aggregate, arrivals)
+            gradient, state, info = jax.tree.map(jnp.negative, direction), state.optimizer, {**info, **more}
         if arrivals.key is not None:
             state = renewed(state, arrivals.key)
         loss = jnp.sum(jnp.where(weights > 0, weights * arrivals.loss, 0)) / jnp.sum(weights)

@@ -92,7 +92,9 @@ def shakespeare(
     needed = math.ceil((CONTEXT + 1) / (1 - test_fraction))  # one training window and the next character
     check_whole(_NAME, "min_characters", min_characters, least=needed)
     folder = data_directory(data_dir) / _NAME
-    files = _role_files(folder)
+    published = [folder / f"shakespeare_{half}.h5" for half in ("train", "test")]  # by TensorFlow Federated
+    files = sorted([*folder.glob("roles*.jsonl"), *folder.glob("roles*.jsonl.gz")])
+    files = files or (published if all(path.is_file() for path in published) else [])
     spoken = _read_roles(_NAME, folder, files)
     texts = {role: text for role, text in spoken.items() if len(text) >= min_characters}
     if len(texts) < (clients or 1):
@@ -217,13 +219,6 @@ def encode(text: str) -> tuple[np.ndarray, int]:
     unknown = tokens == _CLASSES
     tokens[unknown] = VOCABULARY.index(" ")
     return tokens, int(unknown.sum())
-
-
-def _role_files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files of roles' text, sorted by name; without any, those of TensorFlow Federated if both exist."""
-    published = [folder / f"shakespeare_{half}.h5" for half in ("train", "test")]
-    found = sorted([*folder.glob("roles*.jsonl"), *folder.glob("roles*.jsonl.gz")])
-    return found or (published if all(path.is_file() for path in published) else [])
 
 
 def _read_roles(name: str, folder: pathlib.Path, files: Sequence[pathlib.Path]) -> dict[tuple[str, str], str]:

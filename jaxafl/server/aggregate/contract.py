@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.device.buffers import expand
-from jaxafl.device.user_code import like_given, traced_method
+from jaxafl.device.user_code import like_given
 from jaxafl.options import Part
 from jaxafl.server.contract import Array, Arrivals, Tree, counts, first_of
 
@@ -91,14 +91,6 @@ class Center(Aggregate):
             The centre, the next state, and diagnostics.
         """
         raise NotImplementedError(f"the aggregate {self.name} has no center(points, times, weights, state)")
-
-
-def combined(aggregate: Aggregate, deltas: Tree, weights: Array, state: Any, arrivals: Arrivals) -> Combined:
-    """Returns the result of an aggregate's `update`."""
-    method = "center" if type(aggregate).update is Center.update else "update"
-    with traced_method(f"the aggregate {aggregate.name}", method, "`arrivals.key` in `update`"):
-        direction, state, info = aggregate.update(deltas, weights, state, arrivals)
-        return direction, state, dict(info)
 
 
 def mean_of_ranks(values: Array, times: Array, first: Array, end: Array) -> Array:
