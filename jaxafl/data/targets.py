@@ -55,7 +55,7 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
         int32 [n] or [n, L], or float32 [n, ...]. Float64 stays float64 with `jax_enable_x64`.
 
     Raises:
-        ValueError: a target is NaN, infinite or too large.
+        ValueError: a target is NaN, infinite or too large, or integers have a second axis of length 1.
         TypeError: `y` holds neither integers nor floats.
     """
     labels = as_array(owner, "labels", y)
@@ -64,6 +64,8 @@ def as_targets(owner: str, y: ArrayLike | None) -> np.ndarray:
             f"{owner}: labels are {labels.dtype}{[*labels.shape]}; expected integer classes or floats [n, ...]. "
             "numpy.unique(y, return_inverse=True)[1] numbers any labels"
         )
+    if labels.dtype.kind != "f" and labels.shape[1:] == (1,):
+        raise UserError(f"{owner}: labels have shape {labels.shape}; expected [n]. Write y[:, 0]")
     checked = _in_range(f"{owner}: labels", labels)
     return checked.astype(checked.dtype if labels.dtype.kind == "f" else np.int32)
 

@@ -193,6 +193,7 @@ def test_tables_are_combined_by_position_unless_their_index_has_another_order():
         ({"y": None}, TypeError, "labels"),
         ({"client_ids": np.where(Y == 2, np.nan, Y)}, ValueError, "client_ids"),
         ({"client_ids": [*IDS[:9], None]}, ValueError, "client_ids"),
+        ({"y": Y[:, None]}, ValueError, r"y\[:, 0\]"),
         ({"y": Y - 1}, ValueError, "from -1 to 1"),
         ({"y": Y * 10**12}, ValueError, "beyond int32"),
         ({"y": np.where(np.arange(10)[:, None] % 4 == 3, -1, TAGS)}, ValueError, "padding, the first is sample 3"),

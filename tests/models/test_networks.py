@@ -53,7 +53,7 @@ def mean_loss(params, model, state, batch):
         (models.resnet20, {"norm": "layer"}),
         (models.resnet18, {"norm": None}),
         (models.char_lstm, {"initialisation": 0}),
-        (models.decoder, {"norm": "batch"}),
+        (models.decoder, {"width": 6}),
     ],
 )
 def test_wrong_options(make, bad):

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
-from jaxafl.options import check_choice, named
+from jaxafl.options import UserError, check_choice, check_whole, named
 
 
 @named
@@ -61,8 +61,13 @@ def decoder(
         with other pairs; Zhang and Sennrich, "Root
         Mean Square Layer Normalization", NeurIPS 2019, equation 4.
     """
+    for name, value in {"num_classes": num_classes, "layers": layers, "heads": heads}.items():
+        check_whole("decoder", name, value)
     check_choice("decoder", "norm", norm, ("rms", "layer"))
     check_choice("decoder", "positions", positions, ("rotary", "learned"))
+    least = 2 * heads if positions == "rotary" else heads
+    if check_whole("decoder", "width", width, least=least) % least:
+        raise UserError(f"decoder: width is {width}; expected a multiple of {least} for {heads} heads, {positions}")
     module = Decoder(num_classes, width, layers, heads, norm, positions)
     return from_linen(module, "next_token", name="decoder", references=("vaswani2017", "su2024", "zhang2019"))
 
