@@ -74,6 +74,8 @@ class Comparison:
 
     def __post_init__(self) -> None:
         check_at(self.at)
+        if not isinstance(self.results, Mapping) or not self.results:
+            raise UserError(f"a Comparison needs name -> result of a sweep over seeds, got {shown(self.results)}")
         object.__setattr__(self, "results", dict(self.results))
         first, seeds = next(iter(self.results)), self.seeds
         base = json.loads(self.results[first].attrs.get("data", "{}"))
@@ -310,6 +312,8 @@ def compare(
         >>> found.seeds, list(found.results), list(found.differences("FedAsync", metric="loss"))
         ([0, 1], ['FedAsync', 'FedBuff'], ['FedBuff'])
     """
+    if not isinstance(methods, Mapping) or not methods:
+        raise TypeError(f"compare needs name -> Simulation, got {shown(methods)}")
     chosen = seeds_of("compare", seeds)
     limits = dict(until or {})
     steps, every = by_name("server_steps", server_steps, methods), by_name("eval_every", eval_every, methods)

@@ -34,10 +34,10 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
 def check_everyone(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
     """Raises `ValueError` unless every client is always in flight; the `check` of servers that need this alone."""
     of_runs = getattr(clock, "clock", clock)  # of `warm_up`
-    late = any(getattr(of_runs, name, None) is not None for name in ("rate", "hours"))
-    late = late or getattr(of_runs, "dispatch", "arrival") != "arrival" or getattr(of_runs, "before_step", False)
+    begins = getattr(getattr(of_runs, "composed", None), "begins", None)  # of `free_running`
+    late = begins is not None and begins.name != "at_arrival" or getattr(of_runs, "hours", None) is not None
     if late or clock.in_flight(num_clients) != num_clients:
         raise ValueError(
             f"{server.name}: all clients train all the time, and start again at once: give free_running(concurrency="
-            f"{num_clients}, dispatch='arrival', before_step=False) without rate and hours; got {clock}"
+            f"{num_clients}, begins=at_arrival()) without hours; got {clock}"
         )

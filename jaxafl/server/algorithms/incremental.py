@@ -157,8 +157,8 @@ class aced(ace):
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.
         max_age: largest age τ_max of a gradient that counts, in server steps; at least 0. `None` uses N, as the
             authors' code does.
-        age: start s_i of the age. `"dispatch"`: server step after which client i last received the model, as in the
-            authors' code. `"row"`: version at which g_i was computed.
+        age: start s_i of the age. `"dispatch"`: server step of the last arrival of client i, which then receives the
+            model again, as in the authors' code. `"row"`: version at which g_i was computed.
 
     References:
         Chang et al., "Mitigating participation imbalance bias in asynchronous federated learning", 2025.
