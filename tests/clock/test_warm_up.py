@@ -90,6 +90,6 @@ def test_local_steps_belong_to_the_runs() -> None:
 
 def test_ia2sgd_needs_all_clients_in_training() -> None:
     some = clock.free_running(concurrency=2, durations=clock.constant(1.0))
-    for made in (some, clock.free_running(begins=clock.grace(1.0), durations=clock.constant(1.0))):
+    for made in (some, clock.free_running(3, begins=clock.grace(1.0), durations=clock.constant(1.0))):
         with pytest.raises(ValueError, match="all clients train all the time"):
             classifier(server=afl.server.ia2sgd(), clock=clock.warm_up(made)).run(3)

@@ -35,7 +35,7 @@ def check_everyone(server: Server, clock: Clock, client: Client, num_clients: in
     """Raises `ValueError` unless every client is always in flight; the `check` of servers that need this alone."""
     of_runs = getattr(clock, "clock", clock)  # of `warm_up`
     begins = getattr(getattr(of_runs, "composed", None), "begins", None)  # of `free_running`
-    late = begins is not None and begins.name != "at_arrival" or getattr(of_runs, "hours", None) is not None
+    late = (begins is not None and begins.name != "at_arrival") or getattr(of_runs, "hours", None) is not None
     if late or clock.in_flight(num_clients) != num_clients:
         raise ValueError(
             f"{server.name}: all clients train all the time, and start again at once: give free_running(concurrency="
