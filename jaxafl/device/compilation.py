@@ -43,10 +43,10 @@ on_device = jax.device_put
 """Copies every array of a tree to the device; unlike `jnp.asarray`, it compiles nothing for a new shape."""
 on_host = jax.device_get
 """Copies every array of a tree to the host."""
-_programs: OrderedDict[Any, Any] = OrderedDict()
-_by_code: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # the values of `_programs`
+# by key: a list of the program, and a lock, without which threads that need one program would each compile it
+_programs: OrderedDict[Any, tuple[list[Any], threading.Lock]] = OrderedDict()
+_by_code: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()  # the programs of `_programs`
 _lock = threading.Lock()
-_in_progress: dict[Any, threading.Lock] = {}  # without it, threads that need one program would each compile it
 
 
 # Option `once`. Without it, the initial parameters of a deep network compile several times as long.
@@ -92,23 +92,17 @@ def compiled(
     form = structure, shapes, operator.attrgetter(*_FLAGS)(jax.config), jax.default_backend(), on_cpu(), places
     key = function, static, donate, once, deterministic, *form
     with _lock:
-        in_progress = _in_progress.setdefault(key, threading.Lock())
+        found, in_progress = _programs.setdefault(key, ([], threading.Lock()))
+        _programs.move_to_end(key)
+        if len(_programs) > _KEPT:
+            _programs.popitem(last=False)
     with in_progress:
-        with _lock:
-            if key in _programs:
-                _programs.move_to_end(key)
-                return _programs[key], 0.0
-        try:
-            options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
-            staged = jax.jit(functools.partial(function, *static), donate_argnums=donate).trace(*arguments)
-            program = _compiled(staged, options, form)
-            with _lock:
-                _programs[key] = program
-                if len(_programs) > _KEPT:
-                    _programs.popitem(last=False)
-        finally:
-            _in_progress.pop(key, None)
-    return program, time.perf_counter() - begun
+        if found:
+            return found[0], 0.0
+        options = (_ONCE if once else {}) | (_DETERMINISTIC if deterministic else {})
+        staged = jax.jit(functools.partial(function, *static), donate_argnums=donate).trace(*arguments)
+        found.append(_compiled(staged, options, form))
+    return found[0], time.perf_counter() - begun
 
 
 def _compiled(staged: Any, options: dict[str, str | bool], form: tuple[Any, ...]) -> Any:
