@@ -136,7 +136,7 @@ class Live:
             MemoryError: the schedule does not fit into the memory of the host.
         """
         needed, available = count * (_STEP_BYTES + _RUN_BYTES * (self.fleet.size or 1)), host_bytes()
-        if available is not None and needed > available:
+        if needed > available:
             raise MemoryError(
                 f"a schedule of {count:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
                 f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"

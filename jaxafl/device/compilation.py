@@ -139,10 +139,9 @@ def keep_programs(folder: pathlib.Path) -> None:
     Raises:
         PermissionError: the folder belongs to another user, who could decide what this process executes.
     """
-    if os.name == "posix":
-        if folder.stat().st_uid != os.getuid():
-            raise PermissionError(f"the cache {folder} is another user's, who could write programs for you to run")
-        folder.chmod(0o700)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"the cache {folder} is another user's, who could write programs for you to run")
+    folder.chmod(0o700)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)

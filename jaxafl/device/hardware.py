@@ -72,18 +72,15 @@ def devices_of(asked: Any) -> list[Device]:
 
 def available_bytes(devices: int = 1) -> int | None:
     """Returns the bytes of memory per device, or `None` if unknown; CPU devices share the memory of the host."""
-    device, host = jax.local_devices()[0], host_bytes()
+    device = jax.local_devices()[0]
     if device.platform == "cpu":
-        return host // devices if host else None
+        return host_bytes() // devices
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def host_bytes() -> int | None:
-    """Returns the bytes of memory of the host, or `None` if unknown."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
+def host_bytes() -> int:
+    """Returns the bytes of memory of the host."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def check_memory(parts: dict[str, Any], devices: int = 1) -> None:

@@ -249,8 +249,7 @@ def at_once(asked: Any, devices: Sequence[Any], needed: Iterable[int]) -> int:
     if asked not in (None, "all") or jax.default_backend() != "cpu":
         return max(1, len(devices))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = host_bytes()
-    fitting = cores if memory is None else memory // (4 * max([*needed, 1]))
+    fitting = host_bytes() // (4 * max([*needed, 1]))
     return max(1, len(devices), min(cores, fitting))
 
 
