@@ -24,6 +24,8 @@ from jax import lax
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.random import define_prng_impl, threefry_prng_impl
 
+from jaxafl.options import check_whole
+
 Array = jax.Array
 Key = tuple[Array, Array]
 """Two uint32 words (scalars or arrays of one shape)."""
@@ -76,11 +78,7 @@ def threefry(key: Key | Array, counter0: Any, counter1: Any) -> Key:
 
 def seed_key(seed: int) -> Key:
     """Returns the key of a run: the low and the high 32 bits of a seed in [0, 2**64)."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
-        raise TypeError(f"seed must be a whole number in [0, 2**64), got {seed!r}")
-    seed = int(seed)
-    if not 0 <= seed < 2**64:
-        raise ValueError(f"seed must be in [0, 2**64), got {seed}")
+    seed = check_whole("run", "seed", seed, least=0, most=2**64 - 1)
     return jax.device_put((np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32)))  # `jnp.uint32` compiles a conversion
 
 
