@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -42,7 +43,7 @@ def replay(plan: Plan, schedule: Schedule, ring: dict[int, int]) -> dict[int, in
     trained, segment, arrival = [], 0, 0
     for step in range(schedule.server_steps):
         for number in range(segment, int(plan.steps.segments_before[step])):
-            one = type(plan.segments)(*(leaf[number] for leaf in plan.segments))
+            one = jax.tree.map(lambda leaf, number=number: leaf[number], plan.segments)
             for lane in np.flatnonzero(one.loads):
                 assert lane not in lanes, "a run is loaded over another that is being trained"
                 who = int(one.load_client[lane]), int(one.load_run[lane])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.fleet import LocalRun, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import COMPLETED, joined
-from jaxafl.engine.plan import Segments, Steps, columns_read
+from jaxafl.engine.plan import Segments, Steps
 from jaxafl.engine.problem import Problem, Shapes
 from jaxafl.engine.sizes import power_of_two
 
@@ -156,7 +155,7 @@ class Places:
 
     def write(self, at: int, first: int, segments: Segments, steps: Steps) -> None:
         """Writes server step `at` of the queue into the tables of its member, from segment `first` on."""
-        planned = self.queue[at]
+        planned, timing = self.queue[at], segments.load_timing
         step, pause = planned.step, self.pause
         for number, segment in enumerate(planned.segments, first):
             for lane, (run, slot, reference, row) in enumerate(segment):
@@ -166,10 +165,10 @@ class Places:
                     segments.loads[where] = segments.saves[where] = 1
                 segments.load_slot[where], segments.save_slot[where], segments.save_row[where] = slot, reference, row
                 segments.load_client[where], segments.load_run[where] = run.client, run.run
-                segments.load_staleness[where] = step.version - run.reference
-                segments.load_duration[where] = run.arrived - run.started
-                segments.load_version[where], segments.load_server_step[where] = run.version, step.version
-                segments.load_started[where] = run.started + pause * run.version
+                timing.staleness[where] = step.version - run.reference
+                timing.duration[where] = run.arrived - run.started
+                timing.version[where], timing.server_step[where] = run.version, step.version
+                timing.started[where] = run.started + pause * run.version
         steps.time[at], steps.write_slot[at] = step.time + pause * (step.version + 1), planned.write_slot
         for place, (run, _, base, row) in enumerate(planned.arrivals):
             where = at, run.client if self.by_client else place
@@ -180,21 +179,6 @@ class Places:
             steps.update_slot[where], steps.client[where], steps.local_steps[where] = row, run.client, run.local_steps
             steps.staleness[where] = step.version - run.reference
             steps.multiplicity[where], steps.kind[where] = step.counts[place], step.kinds[place]
-
-
-def tables_for(shapes: Shapes, members: int) -> tuple[Segments, Steps]:
-    """Returns tables of zeros for the server steps of each member."""
-    count = shapes.steps_per_call
-    sizes = {"*S": shapes.segments, "L": shapes.lanes, "*T": count, "*T1": count, "A": shapes.arrivals}
-
-    def zeros(column: Any) -> np.ndarray:
-        return np.zeros([members, *(sizes[part] for part in column.dim_str.split())], column.dtypes[0])
-
-    def table(record: Any) -> Any:
-        kinds = typing.get_type_hints(record)
-        return record(**{name: zeros(kind) for name, kind in kinds.items() if name != "columns"})
-
-    return columns_read(table(Segments), table(Steps), shapes)
 
 
 def grown(size: int, needed: int) -> int:

@@ -9,9 +9,11 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float32, Int32
 
+from jaxafl.client import Timing
 from jaxafl.options import Summarised
 
 Indices: TypeAlias = Any  # NumPy arrays on the host, JAX arrays on the device
@@ -25,11 +27,7 @@ class Segments(NamedTuple):
     load_slot: Int32[Indices, "*S L"]  # ring slot of the version that the run trains from
     load_client: Int32[Indices, "*S L"]
     load_run: Int32[Indices, "*S L"]
-    load_staleness: Int32[Indices, "*S L"]  # this and the next: the fields of `Timing`
-    load_duration: Float32[Indices, "*S L"]
-    load_version: Int32[Indices, "*S L"]
-    load_server_step: Int32[Indices, "*S L"]
-    load_started: Float32[Indices, "*S L"]
+    load_timing: Timing  # each field [S L], int32 or float32
     saves: Bool[Indices, "*S L"]  # lanes in which a run ends; None: all
     save_slot: Int32[Indices, "*S L"]  # ring slot of the version that the update is measured against
     save_row: Int32[Indices, "*S L"]  # row of the update store
@@ -130,7 +128,7 @@ class Plan(Summarised):
     def digest(self) -> str:
         """A fingerprint: equal for plans that train the same runs in the same places."""
         columns = [leaf for _, leaf in sorted((self.steps.columns or {}).items())]
-        arrays = [np.ascontiguousarray(leaf) for leaf in (*self.segments, *self.steps[:-1], *columns)]
+        arrays = [np.ascontiguousarray(leaf) for leaf in (*jax.tree.leaves(self.segments), *self.steps[:-1], *columns)]
         return hashlib.sha256(b"".join([repr(leaf.shape).encode() + leaf.tobytes() for leaf in arrays])).hexdigest()
 
     def summary(self) -> dict[str, Any]:

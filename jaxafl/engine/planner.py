@@ -18,9 +18,10 @@ import heapq
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from jaxafl.client import Turns
+from jaxafl.client import Timing, Turns
 from jaxafl.clock import Schedule
 from jaxafl.clock.schedule import cut
 from jaxafl.engine.plan import ORIGIN, Origin, Plan, Segments, Steps
@@ -245,17 +246,14 @@ def _place(
     row_of, rows, in_order = _rows(runs, saves, saved)
     load = functools.partial(_table, active.shape, (loads.segments, loads.lanes), loads.runs)
     save = functools.partial(_table, active.shape, (saves.segments, saves.lanes), saves.runs)
+    timing = Timing(runs.first_step - runs.reference, runs.duration, runs.version, runs.first_step, runs.started)
     segments = Segments(
         active=active,
         loads=load(np.ones(len(slot))) > 0,
         load_slot=load(slot),
         load_client=load(runs.client),
         load_run=load(runs.run),
-        load_staleness=load(runs.first_step - runs.reference),
-        load_duration=load(runs.duration),
-        load_version=load(runs.version),
-        load_server_step=load(runs.first_step),
-        load_started=load(runs.started),
+        load_timing=jax.tree.map(load, timing),
         saves=save(np.ones(len(slot))) > 0,
         save_slot=save(reference_slot),
         save_row=save(row_of),

@@ -19,11 +19,12 @@ from jaxafl.clock import Schedule
 from jaxafl.clock.fleet import ServerStep
 from jaxafl.device import compiled, on_device
 from jaxafl.engine.execution import Execution
-from jaxafl.engine.places import Places, grown, tables_for
-from jaxafl.engine.plan import LoopRows, Tables
+from jaxafl.engine.places import Places, grown
+from jaxafl.engine.plan import LoopRows
+from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import Problem, Program, Shapes, Speed
 from jaxafl.engine.program import advance
-from jaxafl.engine.sizes import chunk_of, power_of_two
+from jaxafl.engine.sizes import chunk_of, power_of_two, tables_of
 from jaxafl.engine.state import Records, State
 
 Reached = Callable[[ServerStep, int], tuple[int, str]]
@@ -65,6 +66,7 @@ class Replying(Execution):
             slots=True,
             base=first.reads_base,
             per_lane=True,
+            rows=_WINDOW,
             segments=_WINDOW,
             steps_per_call=_WINDOW,
             steady=lanes == 1 and not self.scratch,
@@ -72,6 +74,7 @@ class Replying(Execution):
         )
         super().__init__(problems, shapes, speed.deterministic, shared=False)
         self.places = [Places(problem, lanes, ahead, self._hear) for problem in problems]
+        self.empty = make_plan(self.places[0].schedule(), lanes=lanes, keep_base=first.reads_base)
         self.build(shapes)
 
     def advance(self, start: int, stop: int) -> Records:
@@ -94,8 +97,9 @@ class Replying(Execution):
         one, each = np.zeros(_WINDOW, np.int32), np.zeros((count, _WINDOW), np.int32)
         several = LoopRows(each, one, each, each, None, one)  # those that have ended take no step
         rows = several if count > 1 else LoopRows(each, one, each)
-        given = Tables(*tables_for(shapes, count), rows, np.int32(0)), np.int32(0)
-        packing = Packing.of(given)
+        one_member = tables_of(self.empty, shapes)
+        tables = jax.tree.map(lambda leaf: np.repeat(leaf[None], count, axis=0), one_member)
+        packing = Packing.of((tables._replace(rows=rows, origin=np.int32(0)), np.int32(0)))
         self.vector = np.zeros(packing.size, np.uint32)
         self.tables, self.end = packing.views(self.vector)
         both = self.tables.segments, self.tables.steps

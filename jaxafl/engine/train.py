@@ -59,8 +59,7 @@ def train_segment(
         reference = state.clients.read(lane.client) if own_models else buffers.read(state.ring.params, slot)
         return stored_of(client, lane, reference, device.counts[lane.client])
 
-    timing = Timing(*map(functools.partial(getattr, segment), map("load_{}".format, Timing._fields)))
-    columns = segment.load_slot, segment.load_client, segment.load_run, timing
+    columns = segment.load_slot, segment.load_client, segment.load_run, segment.load_timing
     lanes = over_members(begun, shapes.lanes, (0, 0, 0, 0), 0)(*columns)
     if segment.loads is not None:
         lanes = _where(segment.loads, lanes, state.lanes)

@@ -67,7 +67,7 @@ def _replay(planned: Plan, steps: int) -> list[np.ndarray]:
                 slot = int(segments.load_slot[s, lane])
                 kept[holds[slot]][2] = t
                 started.append((t, slot))
-                begun[lane] = local_steps, segments.load_client[s, lane], segments.load_staleness[s, lane]
+                begun[lane] = local_steps, segments.load_client[s, lane], segments.load_timing.staleness[s, lane]
             local_steps += int(segments.active[s].max())
             for lane in np.flatnonzero(segments.saves[s]).tolist():
                 since, client, staleness = begun.pop(lane)
