@@ -358,7 +358,7 @@ class Simulation(Stepwise, Summarised):
             raise UserError(f"run: {unknown[0]} is not known for Client(personal=...). Leave one out")
         if self.client.personal is not None and metrics and "per_client" in names:
             raise UserError("run: metrics of whole sets per client do not see personal parameters. Leave one out")
-        of_sets = () if metrics is None else check_metrics(metrics, self.model.at(self.precision), self.data)
+        of_sets = () if metrics is None else check_metrics(metrics, self.model.at(self.precision))
         return Recording(observe, names, of_sets)
 
 

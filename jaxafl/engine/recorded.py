@@ -8,11 +8,8 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-import jax
-
 from jaxafl.data.federated import FederatedData
 from jaxafl.engine.problem import Recording
-from jaxafl.engine.state import example_batch
 from jaxafl.models.metrics import CONFUSION, Better, Metric, better_of, check_better, checked_metrics, declared
 from jaxafl.models.model import Model
 from jaxafl.options import UserError
@@ -33,22 +30,8 @@ _SETS = ("average_", "client_", "final_", "personal_", "test_", "validation_")  
 _metrics: weakref.WeakKeyDictionary[Model, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
-def metrics_of(model: Model, data: FederatedData) -> tuple[str, ...]:
-    """Returns the names of a model's metrics, `loss` last, as `check_simulation` found them; else traces it."""
-    if model not in _metrics:
-
-        def outputs(frozen: Any) -> Any:
-            key, batch = jax.random.key(0), example_batch(data.form)
-            params, state = model.init(key, batch)
-            return model.bound(frozen)(params, state, batch, key, False)[0].values
-
-        held = model.held(jax.eval_shape(lambda: example_batch(data.form)))
-        remember_metrics(model, jax.eval_shape(outputs, held))
-    return _metrics[model]
-
-
 def remember_metrics(model: Model, names: Iterable[str]) -> None:
-    """Checks the names of a model's metrics, and keeps them for `metrics_of`."""
+    """Checks the names of a model's metrics, and keeps them, `loss` last."""
     names = (*names, "loss")
     check_names(f"the model {model.name} records the metric {{}}", names, allowed=("accuracy", "loss"))
     check_better(f"the model {model.name}", model.better, names)
@@ -56,27 +39,26 @@ def remember_metrics(model: Model, names: Iterable[str]) -> None:
 
 
 def evaluated(model: Model, data: FederatedData, recording: Recording, personal: bool) -> dict[str, Better | None]:
-    """Returns the metrics of a run's evaluations, and the way in which each is better; None if that is not known."""
+    """Returns the metrics of a checked run, and the way in which each is better; None if that is not known."""
     sets = ("", "validation_") if data.validation is not None else ("",)
     of_sets = dict(recording.metrics)
     better = declared(model.better, of_sets)
-    names = (*metrics_of(model, data), *(name for name in of_sets if name != CONFUSION))
+    names = (*_metrics[model], *(name for name in of_sets if name != CONFUSION))
     found = {f"{prefix}{name}": better_of(name, better) for prefix in sets for name in names}
     if "average" in recording.diagnostics:
         found |= {f"average_{name}": way for name, way in found.items()}
     if personal and (data.test_clients is not None or data.validation is not None):
-        found |= {f"personal_{name}": better_of(name, better) for name in metrics_of(model, data)}
+        found |= {f"personal_{name}": better_of(name, better) for name in _metrics[model]}
     return found
 
 
-def check_metrics(metrics: Any, model: Model, data: FederatedData) -> tuple[tuple[str, Metric], ...]:
+def check_metrics(metrics: Any, model: Model) -> tuple[tuple[str, Metric], ...]:
     """Returns the checked metrics of whole sets by name.
 
     Raises:
         ValueError, TypeError: a name has another meaning in a result, or a metric is no function.
     """
     found = checked_metrics(metrics)
-    metrics_of(model, data)  # `check_names` knows them then
     check_names("run: metrics has {}", found, allowed=("accuracy", CONFUSION), model=model)
     return tuple(found.items())
 

@@ -139,7 +139,7 @@ class Work:
         for name, number in {"together": together, "server_steps": server_steps}.items():
             if number is not None:
                 check_whole(owner, name, number)
-        self.recording = self.simulation.recording(observe, diagnostics, metrics)
+        self.recording = self.members[0].simulation.recording(observe, diagnostics, metrics)
         self.limits = limits_of(owner, until)
         self.speed = Speed(lanes, chunk, deterministic, tuple(devices_of(devices)))
         self.callbacks = [*check_callbacks(callbacks), *self.limits.stops]
