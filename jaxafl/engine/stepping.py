@@ -150,7 +150,7 @@ class Stepwise:
     def evaluate(self, state: RunState) -> dict[str, Array]:
         """Returns the test loss and metrics of the newest version, and those of the validation set if there is one."""
         problem = _problem_of(self)
-        return _evaluate(problem.program(), problem.device, state.run.model)
+        return _evaluate(problem.program(), "", 1, problem.device, None, state.run.model)
 
     def iterate(
         self, server_steps: int, *, every: int = 1, seed: int = 0, lanes: int | None = None, chunk: int | None = None
@@ -224,9 +224,7 @@ def _step(program: Any, n: int, device: Any, state: RunState) -> tuple[RunState,
     return dataclasses.replace(state, step=state.step + n, run=at_axes(axes, run, operator.itemgetter(0))), shown | info
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _evaluate(program: Any, device: Any, model: Any) -> dict[str, Array]:
-    return evaluation.evaluate(program, "", 1, device, None, model)
+_evaluate = jax.jit(evaluation.evaluate, static_argnums=(0, 1, 2))
 
 
 def _shown(schedule: Schedule, width: int) -> dict[str, np.ndarray]:
