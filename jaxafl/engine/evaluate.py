@@ -202,13 +202,11 @@ def sets_of(data: DataForm, device: DeviceData) -> dict[str, tuple[int, Fetch]]:
     for number, one in enumerate((device.test, *device.tests)):
         sets[f"test_{number}_" if number else ""] = len(one[1]), functools.partial(_rows_of, one)
     if device.validation is not None:
-        held_out = device.validation
 
         def fetch_held_out(rows: Array) -> tuple[Any, Array]:
-            client, position = held_out.client[rows], held_out.position[rows]
-            return gather_held_out(data.gather, device.arrays, client, position)
+            return gather_held_out(data.gather, device.arrays, *_rows_of(device.validation, rows))
 
-        sets["validation_"] = (len(held_out.client), fetch_held_out)
+        sets["validation_"] = (len(device.validation.client), fetch_held_out)
     return sets
 
 
