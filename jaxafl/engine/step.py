@@ -222,10 +222,10 @@ class TracedStep:
     def recorded(
         self, row: Steps, arrivals: Arrivals, outcome: Outcome, before: Version, after: Version, stored: Stored
     ) -> dict[str, Array]:
-        record = {**outcome.info, "local_loss": arrivals.loss}
-        if "drift" in self.program.recording.diagnostics:
+        record, asked = {**outcome.info, "local_loss": arrivals.loss}, self.program.recording
+        if "drift" in asked.diagnostics:
             record["drift"] = drift(before.params, arrivals.base)
-        if "local_accuracy" in self.program.recording.diagnostics:
+        if "local_accuracy" in asked.diagnostics:
             record["local_accuracy"] = local_accuracy(self.program, self.device, arrivals, stored.model_state)
         if self.client.patience is not None:
             record["executed_local_steps"] = arrivals.local_steps
@@ -236,11 +236,11 @@ class TracedStep:
             record["server_rate"] = rate = jnp.asarray(rate)
             if not (row.mask is None or self.server.needs.empty_steps or rate.ndim):
                 record["server_rate"] = jnp.where(jnp.any(row.mask), rate, 0)
-        if {"gradient_norm", "asynchronous_error"} & set(self.program.recording.diagnostics):
+        if {"gradient_norm", "asynchronous_error"} & set(asked.diagnostics):
             gradient = full_gradient(self.program, self.device, *before[:2])
-            record |= of_gradient(self.program.recording.diagnostics, gradient, before.params, after.params, rate)
-        if self.program.recording.observe is not None:
-            record |= observed(self.program.recording.observe, after.params)
+            record |= of_gradient(asked.diagnostics, gradient, before.params, after.params, rate)
+        if asked.observe is not None:
+            record |= observed(asked.observe, after.params)
         return record
 
 
