@@ -61,7 +61,7 @@ def of_schedule(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]
     for name, values in indices.items():
         found[name] = places, np.where(mask, values, int(MISSING[name]))
     for column, name in _NUMBERS.items():
-        found[name] = places, masked(schedule.staleness if column == "staleness" else schedule.table(column), mask)
+        found[name] = places, masked(getattr(schedule, column), mask)
     found["step_arrivals"] = "step", mask.sum(axis=1)
     averaged = {"step_staleness": schedule.staleness} | ({} if losses is None else {"step_loss": losses})
     for name, values in averaged.items():
