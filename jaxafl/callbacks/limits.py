@@ -122,15 +122,15 @@ class StopAfter(Callback):
 class Targets(StopAt):
     """Stops a run as soon as an evaluation reaches a target of `until`."""
 
-    def __init__(self, owner: str, targets: Mapping[str, float], others: tuple[str, ...]) -> None:
+    others = _OTHERS
+
+    def __init__(self, owner: str, targets: Mapping[str, float]) -> None:
         """
         Args:
             owner: the function that the user called, for messages.
             targets: metric -> value.
-            others: limits that are no metrics, for messages.
         """
         self.owner = f"{owner}, until"
-        self.others = others
         super().__init__(**targets)
         self.ends = {}  # the limits of a run are compared anyway
 
@@ -326,7 +326,7 @@ def limits_of(owner: str, until: Any) -> Limited:
             "depends on data, and has no ε. Leave one out"
         )
     stops: list[Callback] = [StopAfter(wall=given.pop("seconds"))] if "seconds" in given else []
-    stops += [Targets(owner, given, _OTHERS)] if given else []
+    stops += [Targets(owner, given)] if given else []
     return Limited(owner, until, exact, tuple(stops))
 
 
