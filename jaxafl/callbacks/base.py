@@ -188,8 +188,7 @@ def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
 
 
 def check_watchers(callbacks: Sequence[Any], runs: Iterable[Run]) -> None:
-    """Calls `check` of the callbacks that have one for every run, before compilation."""
+    """Calls `check` of the callbacks for every run, before compilation."""
     for run in runs:
         for one in callbacks:
-            if hasattr(one, "check"):
-                one.check(run)
+            one.check(run)
