@@ -67,12 +67,6 @@ def test_the_time_left_is_that_of_the_pace_after_compilation(monkeypatch):
     assert state.left.count(":") == 2
 
 
-def test_a_run_of_unknown_length_has_no_time_left():
-    state = Lines(NAME, None)
-    state.update(5, 1.0, {})
-    assert state.line() == f"{NAME}: 5 server steps, 1 updates/s, --:-- left"
-
-
 @pytest.mark.slow
 def test_methods_of_a_comparison_and_rungs_are_named(capsys):
     afl.compare({"mine": descent()}, 2, 4, progress=True)

@@ -36,10 +36,10 @@ class _Shown(Reporter):
 
     Args:
         name: name of the run.
-        server_steps: T; `None` if unknown.
+        server_steps: T.
     """
 
-    def __init__(self, name: str, server_steps: int | None) -> None:
+    def __init__(self, name: str, server_steps: int) -> None:
         self.name = name
         self.total = server_steps
         self.done = 0
@@ -66,12 +66,12 @@ class _Shown(Reporter):
 
     @property
     def steps(self) -> str:
-        return f"{self.done}" if self.total is None else f"{self.done}/{self.total}"
+        return f"{self.done}/{self.total}"
 
     @property
     def left(self) -> str:
         """The time left, at the pace since the first report; compilation does not count."""
-        if self.first is None or self.total is None or self.done <= self.first[0]:
+        if self.first is None or self.done <= self.first[0]:
             return "--:-- left" if self.done != self.total else "0:00 left"
         return f"{_clock((self.last - self.first[1]) / (self.done - self.first[0]) * (self.total - self.done))} left"
 
@@ -88,7 +88,7 @@ class _Shown(Reporter):
 class Bar(_Shown):
     """A line with a bar, server steps, time left, updates per second and metrics. In notebooks, it needs ipywidgets."""
 
-    def __init__(self, name: str, server_steps: int | None, console: Console | None = None) -> None:
+    def __init__(self, name: str, server_steps: int, console: Console | None = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.table import Column
@@ -119,7 +119,7 @@ class Bar(_Shown):
 class Lines(_Shown):
     """Plain lines on standard error: at the start, at reports that are 30 s apart, and at the end."""
 
-    def __init__(self, name: str, server_steps: int | None, every: float = EVERY) -> None:
+    def __init__(self, name: str, server_steps: int, every: float = EVERY) -> None:
         super().__init__(name, server_steps)
         self._every = every
         self._written = self.begun
@@ -141,13 +141,13 @@ class Lines(_Shown):
             print(f"jaxafl: {text}", file=sys.stderr, flush=True)
 
 
-def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int | None) -> Reporter | None:
+def reporter_of(progress: bool | str | Reporter, name: str, server_steps: int) -> Reporter | None:
     """Returns the reporter for an option `progress`; `None` if nothing is shown.
 
     Args:
         progress: the option of `Simulation.run`; a text is shown before the name.
         name: name of the run.
-        server_steps: total server steps; `None` if unknown.
+        server_steps: total server steps.
     """
     if progress is False:
         return None
