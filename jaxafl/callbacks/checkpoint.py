@@ -122,8 +122,7 @@ class Checkpoint:
         if about["server_steps"] == self.server_steps:
             self.origin = Origin(about["origin"][0], {int(version): slot for version, slot in about["origin"][1]})
         elif about["kept"] is not None:
-            versions = sorted(version for version, _ in about["kept"])
-            self.origin = Origin(about["server_steps"], {version: slot for slot, version in enumerate(versions)})
+            self.origin = Origin(about["server_steps"], dict(about["kept"]))
         return self.origin
 
     def begin(self, execution: Execution, progress: Progress) -> None:
@@ -147,7 +146,7 @@ class Checkpoint:
             execution.make_room(unflattened(execution.state, "state", arrays, check=False))
         state = execution.state
         found = unflattened(state, "state", arrays, check=not longer)
-        restored = self._extended(state, found, about) if longer else found
+        restored = self._extended(state, found) if longer else found
         execution.state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), restored, state)
         progress.step = about["place"]
         progress.eval_step = list(about["eval_step"])
@@ -169,14 +168,13 @@ class Checkpoint:
         words = "nothing left to do" if ended else "going on"
         log_info(f"{words} after {progress.step} server steps, from {self.folder}")
 
-    def _extended(self, state: State, found: State, about: dict[str, Any]) -> State:
+    def _extended(self, state: State, found: State) -> State:
         """Returns the state of an extended run, whose ring holds the versions that the shorter run kept."""
-        slots = dict(about["kept"])
-        old = np.asarray([slots[version] for version in self.origin.slots])
+        slots = [*self.origin.slots.values()]
 
         def moved(new: Any, kept: np.ndarray) -> np.ndarray:
             ring = np.zeros(new.shape, new.dtype)
-            ring[:, list(self.origin.slots.values())] = kept[:, old]
+            ring[:, slots] = kept[:, slots]
             return ring
 
         carried = {name: getattr(found, name) for name in State._fields if name not in _PLANNED}
