@@ -225,8 +225,9 @@ def renewed(tree: Any, key: Key) -> Any:
 
 def _mixed(words: Array, key: Key, place: int) -> Array:
     """Draws new words, in the shape of `words`, from the key, `words` and `place`."""
-    pairs = [threefry(threefry(key, place, at), words[..., at], words[..., at + 1]) for at in (0, words.shape[-1] - 2)]
-    return jnp.stack([word for pair in pairs[: words.shape[-1] // 2] for word in pair], axis=-1)
+    places = range(0, words.shape[-1], 2)
+    pairs = [threefry(threefry(key, place, at), words[..., at], words[..., at + 1]) for at in places]
+    return jnp.stack([*itertools.chain(*pairs)], axis=-1)
 
 
 def _is_typed(leaf: Any) -> bool:
