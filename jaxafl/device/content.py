@@ -28,7 +28,7 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
         node: the value.
         seen: the ids of its containers, which break cycles.
     """
-    if isinstance(node, str | int | float | bool | None.__class__):
+    if isinstance(node, str | int | float | None):
         return node
     if isinstance(node, np.ndarray | np.generic | jax.Array):
         array = np.ascontiguousarray(node)
