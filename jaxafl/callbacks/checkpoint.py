@@ -204,8 +204,8 @@ class Checkpoint:
             parts["evaluations"] = jax.tree.map(lambda *each: np.stack(each), *progress.evaluations)
         if progress.step:
             parts["records"] = execution.joined([*progress.records, *progress.pieces])
-        kept = execution.window.plan.kept if isinstance(execution, Planned) else None
-        origin = execution.window.plan.origin if isinstance(execution, Planned) else ORIGIN
+        plan = execution.window.plan if isinstance(execution, Planned) else None
+        origin = ORIGIN if plan is None else plan.origin
         about = {
             "place": progress.step,
             "server_steps": self.server_steps,
@@ -213,7 +213,7 @@ class Checkpoint:
             "stops": list(progress.stops),
             "until": self.until,
             "origin": [origin.step, sorted(origin.slots.items())],
-            "kept": None if kept is None else sorted(kept.items()),
+            "kept": None if plan is None else sorted(plan.kept.items()),
             "plan": _plan_digest(execution),
             "schedule": _schedule_digest(execution, progress.step),
             "identity": self.identity,
