@@ -96,7 +96,7 @@ def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> i
     if jax.default_backend() == "cpu":
         return 1
     most = lanes_in_memory(problem, members)
-    return next(lanes // parts for parts in range(1, lanes + 1) if lanes % parts == 0 and lanes // parts <= most)
+    return max(size for size in range(1, min(lanes, most) + 1) if lanes % size == 0)
 
 
 def block_of(*ends: int) -> int:
