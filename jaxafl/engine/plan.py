@@ -120,7 +120,7 @@ class Plan(Summarised):
     def rows_of_loop(self) -> LoopRows:
         """The loop's rows: one server step each."""
         before: Any = self.steps.segments_before
-        first = np.concatenate([np.zeros(1, np.int32), before[:-2]])[: len(self.steps.time)]
+        first = np.insert(before[:-2], 0, 0)[: len(self.steps.time)]
         steps = self.origin.step + np.arange(len(first), dtype=np.int32)
         return LoopRows(first, before[:-1] - first, steps)
 
