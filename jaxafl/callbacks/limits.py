@@ -43,9 +43,8 @@ def check_target(owner: str, metric: str, target: float) -> None:
 
 def ends_of(callback: Any) -> Mapping[str, Any]:
     """Returns what decides where a callback ends runs, as JSON; see `Callback.ends`."""
-    ends = getattr(callback, "ends", None)
-    if ends is not None:
-        return ends
+    if callback.ends is not None:
+        return callback.ends
     kind: Any = type(callback)
     if kind.chunk is Callback.chunk:
         return {}
