@@ -77,7 +77,7 @@ class Places:
         self.rows: dict[int, int] = {}  # by run_id, of trained updates
         self.queue: list[PlacedStep] = []
         self.steps: list[ServerStep] = []  # that are not part of `known`
-        self.known: Schedule | None = None
+        self.known = self.live.collect([])
         self.going, self.taken = True, 0
 
     def next(self) -> None:
@@ -138,9 +138,9 @@ class Places:
 
     def schedule(self) -> Schedule:
         """Returns the schedule of the server steps so far."""
-        if self.steps or self.known is None:
+        if self.steps:
             new = self.live.collect(self.steps)
-            self.known = new if self.known is None else joined([self.known, new])
+            self.known = joined([self.known, new]) if self.known.server_steps else new
             self.steps = []
         return self.known
 

@@ -74,7 +74,7 @@ class Replying(Execution):
         )
         super().__init__(problems, shapes, speed.deterministic, shared=False)
         self.places = [Places(problem, lanes, ahead, self._hear) for problem in problems]
-        self.empty = make_plan(self.places[0].schedule(), lanes=lanes, keep_base=first.reads_base)
+        self.empty = make_plan(self.places[0].known, lanes=lanes, keep_base=first.reads_base)
         self.build(shapes)
 
     def advance(self, start: int, stop: int) -> Records:
