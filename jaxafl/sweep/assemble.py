@@ -86,7 +86,7 @@ def without_steps(result: xr.Dataset) -> xr.Dataset:
     """Returns a result with the variables of another one and no server steps."""
     import xarray as xr
 
-    blank = result.isel({name: slice(0) for name in ("step", "evaluation", "version") if name in result.dims})
+    blank = result.isel(step=slice(0), evaluation=slice(0), version=slice(0), missing_dims="ignore")
     for name, values in blank.data_vars.items():
         unknown = values.dtype.kind == "f" or str(name).startswith("final_")
         blank[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
