@@ -127,8 +127,7 @@ class Plan(Summarised):
     @functools.cached_property
     def digest(self) -> str:
         """A fingerprint: equal for plans that train the same runs in the same places."""
-        columns = [leaf for _, leaf in sorted((self.steps.columns or {}).items())]
-        arrays = [np.ascontiguousarray(leaf) for leaf in (*jax.tree.leaves(self.segments), *self.steps[:-1], *columns)]
+        arrays = map(np.ascontiguousarray, jax.tree.leaves((self.segments, self.steps)))
         return hashlib.sha256(b"".join([repr(leaf.shape).encode() + leaf.tobytes() for leaf in arrays])).hexdigest()
 
     def summary(self) -> dict[str, Any]:

@@ -101,9 +101,8 @@ def _with_untaken(runs: Runs, schedule: Schedule) -> Runs:
     """Returns the runs and those that clients complete and no server step takes."""
     more = schedule.unused.completed
     columns = more._asdict() | {"duration": more.ended - more.started, "first_step": more.step, "last_step": more.step}
-    names = [name for name in Runs._fields if name != "arrival"]
-    both = {name: np.concatenate([getattr(runs, name), columns[name]]) for name in names}
-    return Runs(**both, arrival=runs.arrival)
+    names = Runs._fields[:-1]  # without `arrival`
+    return runs._replace(**{name: np.concatenate([getattr(runs, name), columns[name]]) for name in names})
 
 
 def _chains(runs: Runs, release: np.ndarray, needed_at: np.ndarray, steps: int) -> tuple[np.ndarray, ...]:
@@ -261,8 +260,7 @@ def _place(
     own = {}  # the clock's columns that are numbers
     for name, values in schedule.columns.items():
         if values.dtype.kind in "biuf":
-            table = schedule.table(name) if name in schedule.per_arrival else values
-            own[name] = table.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+            own[name] = getattr(schedule, name).astype(np.float32 if values.dtype.kind == "f" else np.int32)
     steps = Steps(
         segments_before=before,
         time=schedule.time.astype(np.float32),
