@@ -182,6 +182,11 @@ class Stepwise:
 
 def _begun_from(start: RunState, state: RunState, server: Server) -> RunState:
     """Returns a first state with the model, the server's state and the memory of clients of another run."""
+    if not isinstance(start, RunState):
+        raise TypeError(
+            f"init: `start` is {type(start).__name__}; expected a state of init or step. For trained parameters alone "
+            "take afl.models.initialised(model, trained)"
+        )
     kept = {name: getattr(start.run, name) for name in ("model", "server", "clients", "memory")}
     for name, found in kept.items():
         given, own = (jax.tree.map(jnp.shape, tree) for tree in (found, getattr(state.run, name)))
