@@ -359,8 +359,6 @@ class Fleet:
         self.ended += 1
         if self.transport is not None:
             self.transport.stop(self.now, run)
-        if self.idle is not None:
-            self.idle.add(run.client)
         if self.choose is _restarts:
             insort(self.due, run, key=lambda ended: ended.client)  # type: ignore[union-attr]
         else:
@@ -476,8 +474,6 @@ class Fleet:
     def start_due(self) -> None:
         """Starts a client for every place that is due."""
         for one in self.restarting:
-            if self.idle is not None:
-                self.idle.remove(one)
             self.start(one)
         self.restarting.clear()
         due, origins, choose = self.due, self.origins, self.choose
