@@ -140,7 +140,7 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     (lambda: c.recorded([["a"], [1.0]]), "durations", TypeError),
     # durations
     (lambda: lasting(c.uniform(np.array([1.0, 5, 1, 1]), 3)), "low", ValueError),
-    (lambda: ONE + "a", "duration", TypeError),
+    (lambda: lasting(ONE + "a"), "value", TypeError),
     *(
         (lambda who=who: lasting(ONE * c.stragglers(clients=who)), "client", ValueError)
         for who in ([0, 7], [1.5], [1, 1])

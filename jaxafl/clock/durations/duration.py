@@ -19,7 +19,7 @@ import numpy as np
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Key, Purpose, jax_key, per_client, per_run, purpose_key, seed_key, uniform
 from jaxafl.device.user_code import traced_method
-from jaxafl.options import Number, Part, UserError, as_numbers, number, static
+from jaxafl.options import Number, Part, UserError, number, static
 
 Array = jax.Array
 Per: TypeAlias = Literal["client", "run", "step"]
@@ -356,8 +356,4 @@ class constant(Distribution):
 
 
 def _as_duration(value: Any) -> Duration:
-    if isinstance(value, Duration):
-        return value
-    if not isinstance(value, jax.Array):  # a traced array cannot be checked
-        as_numbers("a duration", "the other term", value)
-    return constant(value)
+    return value if isinstance(value, Duration) else constant(value)
