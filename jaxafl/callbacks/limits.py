@@ -211,11 +211,11 @@ class Limited:
             unused = part.runs_refused + part.runs_lost
             within, why = self.reached(part.time, part.taken, unused, part.runs_begun, done, before)
             if mechanism:
-                from jaxafl.clock.accounts.privacy import largest_epsilon
+                from jaxafl.clock.accounts.privacy import privacy_of
 
                 parts.append(part)
-                epsilon = largest_epsilon(joined(parts), mechanism, self.exact["delta"])
-                allowed = int(np.searchsorted(epsilon, self.exact["epsilon"], side="right"))
+                found = privacy_of(joined(parts), mechanism, None, self.exact["delta"], "participation")
+                allowed = int(np.searchsorted(found.max_epsilon, self.exact["epsilon"], side="right"))
                 if allowed < done + within:
                     within, why = allowed - done, f"until epsilon {self.exact['epsilon']:g}"
                 if not allowed:

@@ -116,11 +116,6 @@ def sensitivity_of(takings: Any, mechanism: Mechanism, z: np.ndarray, how: How =
     return _accumulated(ended, who, squares, z, steps, clients)
 
 
-def largest_epsilon(takings: Any, mechanism: Mechanism, delta: float) -> np.ndarray:
-    """Computes the largest ε of a client after every server step, float [T], with the noise of a simulation."""
-    return privacy_of(takings, mechanism, None, delta, "participation")["max_epsilon"].values
-
-
 def _accumulated(
     when: np.ndarray, client: np.ndarray, squares: np.ndarray, z: np.ndarray, steps: int, clients: int
 ) -> Squares:
