@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxafl.clock.contract import Clock, Delivery
+from jaxafl.clock.durations.duration import reads
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
-from jaxafl.clock.options import check_durations
 from jaxafl.clock.schedule import FLYING, PER_ARRIVAL, PER_STEP, WAITING, Schedule, Source, Unused
 from jaxafl.device.compilation import check_untraced
 from jaxafl.device.hardware import host_bytes
@@ -46,8 +46,16 @@ def schedule(clock: Clock, num_clients: int, local_steps: Any, server_steps: int
 def check_clock(clock: Any, num_clients: int) -> None:
     """Raises `ValueError` or `TypeError` for options of a clock that cannot work."""
     check_options(clock, num_clients)
-    if getattr(clock, "durations", None) is not None:
-        check_durations(clock.name, clock.durations, num_clients)
+    durations = getattr(clock, "durations", None)
+    if durations is not None:
+        durations.check(num_clients)
+        shifts = durations.pause or durations.transport() is not None
+        if shifts and "now" in reads(durations, num_clients):
+            raise UserError(
+                f"{clock.name}: durations={durations!r:.100}: link(shared=...) and transfers that stop everyone shift "
+                "the time at which the work of a run begins, on which another term depends (as availability of "
+                "device_trace); expected terms that do not: give mac_network(freeze=False), or link(up=...)"
+            )
     clock.check(num_clients)
     check_number(clock.name, "pause", clock.pause, least=0)
 

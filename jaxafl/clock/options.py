@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jaxafl.clock.durations.duration import reads
 from jaxafl.options import UserError
 
 
@@ -28,18 +27,6 @@ def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
     """
     if value > num_clients:
         raise ValueError(f"{clock}: {name}={value} is more than the {num_clients} clients there are")
-
-
-def check_durations(clock: str, durations: Any, num_clients: int) -> None:
-    """Raises `TypeError` or `ValueError` unless `durations` is a valid duration for the clock."""
-    durations.check(num_clients)
-    shifts = durations.pause or durations.transport() is not None
-    if shifts and "now" in reads(durations, num_clients):
-        raise UserError(
-            f"{clock}: durations={durations!r:.100}: link(shared=...) and transfers that stop everyone shift the time "
-            "at which the work of a run begins, on which another term depends (as availability of device_trace); "
-            "expected terms that do not: give mac_network(freeze=False), or link(up=...)"
-        )
 
 
 def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, *, repeats: bool = True) -> None:
