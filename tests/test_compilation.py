@@ -124,8 +124,8 @@ for server in (afl.server.fedasync(), afl.server.asyncfeded()):
     logged = dict(os.environ, JAX_LOG_COMPILES="1")
     said = subprocess.run([sys.executable, "-c", code], env=logged, capture_output=True, text=True, check=True).stderr
     found = set(re.findall(r"Compiling jit\((\w+)\)", said))
-    of_clock, once = {"_prepared", "_block", "_one", "_blocks", "stage"}, {"initial_members", "observe_members", "read"}
-    assert {"advance", "several_steps"} < found <= of_clock | once | {"evaluate_members", "advance", "several_steps"}
+    clock, once = {"prepared_for", "_block", "_one", "_blocks", "stage"}, {"initial_members", "observe_members", "read"}
+    assert {"advance", "several_steps"} < found <= clock | once | {"evaluate_members", "advance", "several_steps"}
 
 
 def _grown(width: int, x: jax.Array, many: jax.Array) -> tuple[jax.Array, jax.Array]:

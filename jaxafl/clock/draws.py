@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.clock.durations.duration import Run, draw_of, reads, stream_keys
+from jaxafl.clock.durations.duration import Run, draw_of, prepared_for, reads
 from jaxafl.device import as_arrays, compiled, float64_on_cpu
 from jaxafl.device.keys import ROTATIONS, Purpose, seed_key
 
@@ -47,16 +47,16 @@ def stream(seed: int, purpose: Purpose) -> Words:
     return int(low[0]), int(high[0])
 
 
-class Rounds:
-    """Rows of draws by index, one for each round or tick, computed in blocks of about 4096 draws."""
+def rounds(width: int, compute: Callable[[np.ndarray], np.ndarray]) -> Callable[[int], np.ndarray]:
+    """Returns rows of draws by index, one for each round or tick, computed in blocks of about 4096 draws.
 
-    def __init__(self, width: int, compute: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Takes the length of a row, and the function (indices [n, 1]) -> rows [n, width]."""
-        self.count = count = max(1, _BLOCK // width)
-        self.block = functools.lru_cache(1)(lambda block: compute(block * count + np.arange(count)[:, None]))
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.block(index // self.count)[index % self.count]
+    Args:
+        width: length of a row.
+        compute: function (indices [n, 1]) -> rows [n, width].
+    """
+    count = max(1, _BLOCK // width)
+    block = functools.lru_cache(1)(lambda block: compute(block * count + np.arange(count)[:, None]))
+    return lambda index: block(index // count)[index % count]
 
 
 class PerRun:
@@ -108,7 +108,7 @@ class Seconds:
         with float64_on_cpu():
             numbers = as_arrays(durations, jnp.float64)
             given = numbers, seed_key(seed)
-            self.arguments = numbers, compiled(_prepared, (num_clients,), given)[0](*given)
+            self.arguments = numbers, compiled(prepared_for, (num_clients,), given)[0](*given)
         self.replied = False  # True if replies change the local steps, and runs last a latency plus a time per step
         self.hangs = False  # True once a block has runs that hang
         self.seconds = PerRun(num_clients, functools.partial(self._block, 0, None))
@@ -168,10 +168,6 @@ class Seconds:
             both = np.asarray(compiled(_block, (), given)[0](*given))
         self.hangs |= not longest and bool((both[0] != both[1]).any())
         return both[which]
-
-
-def _prepared(num_clients: int, durations: Any, key: Any) -> Any:
-    return durations.prepare(stream_keys(key, durations), num_clients)
 
 
 @jax.jit

@@ -12,7 +12,7 @@ import pytest
 
 from jaxafl import clock as c
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.duration import Draw, Duration, Run, stream_keys, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, prepared_for, worked
 from jaxafl.device.keys import seed_key
 from jaxafl.options import check_options, static
 from tests.variants import slow_but
@@ -25,7 +25,7 @@ def prepare(duration: Any, clients: int = CLIENTS, seed: int = 0) -> Any:
     with jax.enable_x64(True):
         check_options(duration, clients)
         duration.check(clients)
-        return duration.prepare(stream_keys(seed_key(seed), duration), clients)
+        return prepared_for(clients, duration, seed_key(seed))
 
 
 def draws(duration: Any, steps: int = 1, longest: float = 0.0) -> Draw:

@@ -12,7 +12,7 @@ import pytest
 from jaxafl import clock
 from jaxafl.clock import Run
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.duration import draw_of, stream_keys
+from jaxafl.clock.durations.duration import draw_of, prepared_for
 from jaxafl.device.keys import seed_key
 
 CLIENTS, COUNT = 5, 6
@@ -37,7 +37,7 @@ def drawn(duration: Any, runs: Run, num_clients: int = CLIENTS) -> tuple[np.ndar
 
     @jax.jit
     def draws(runs: Run) -> tuple[Any, Any]:
-        prepared = duration.prepare(stream_keys(seed_key(0), duration), num_clients)
+        prepared = prepared_for(num_clients, duration, seed_key(0))
         draw = jax.vmap(lambda run: draw_of(duration, prepared, run))(runs)
         return draw.work + draw.hang, prepared
 

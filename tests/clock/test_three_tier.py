@@ -8,7 +8,7 @@ import pytest
 
 from jaxafl.clock import free_running, three_tier
 from jaxafl.clock import schedule as run_clock
-from jaxafl.clock.durations.duration import stream_keys
+from jaxafl.clock.durations.duration import prepared_for
 from jaxafl.device.keys import seed_key
 
 SEEDS = 50
@@ -47,7 +47,7 @@ def test_tiers_of_clients(gamma: float, expected: tuple[float, ...]) -> None:
         expected = tuple(np.bincount(weights.argmax(axis=1), minlength=3) / len(weights))
     duration = three_tier(gamma=gamma)
     with jax.enable_x64(True):
-        _, tiers = jax.jit(lambda: duration.prepare(stream_keys(seed_key(0), duration), clients))()
+        _, tiers = jax.jit(lambda: prepared_for(clients, duration, seed_key(0)))()
     shares = np.bincount(np.asarray(tiers), minlength=3) / clients
     for share, probability in zip(shares, expected, strict=True):
         assert abs(share - probability) < 4 * np.sqrt(probability * (1 - probability) / clients)
@@ -58,7 +58,7 @@ def test_a_split_of_the_population_follows_one_dirichlet() -> None:
     """With a large symmetric γ the three tiers are equally large, and who is in which is random."""
     duration = three_tier(gamma=1e6, split="population")
     with jax.enable_x64(True):
-        _, tiers = duration.prepare(stream_keys(seed_key(3), duration), 300)
+        _, tiers = prepared_for(300, duration, seed_key(3))
     tiers = np.asarray(tiers)
     assert np.abs(np.bincount(tiers, minlength=3) - 100).max() <= 2
     assert 100 < np.count_nonzero(np.diff(tiers)) < 290

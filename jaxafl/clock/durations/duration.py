@@ -50,9 +50,10 @@ def worked(time: Array) -> Draw:
     return Draw(time, jnp.zeros_like(time))
 
 
-def stream_keys(key: Key, duration: Any) -> list[Array]:
-    """Derives one key per term; a term added on the right does not change the draws of the others."""
-    return [jax_key(purpose_key(key, Purpose.DURATION, index)) for index in range(duration.terms)]
+def prepared_for(num_clients: int, duration: Any, key: Key) -> Any:
+    """Returns what `prepare` makes of one key per term; a term added on the right keeps the draws of the others."""
+    keys = [jax_key(purpose_key(key, Purpose.DURATION, index)) for index in range(duration.terms)]
+    return duration.prepare(keys, num_clients)
 
 
 def share_of(key: Array, client: Array, run: Array | None = None) -> Array:
@@ -87,7 +88,7 @@ def reads(duration: Any, num_clients: int) -> set[str]:
     """
 
     def draw(run: Run) -> Draw:
-        return draw_of(duration, duration.prepare(stream_keys(seed_key(0), duration), num_clients), run)
+        return draw_of(duration, prepared_for(num_clients, duration, seed_key(0)), run)
 
     with float64_on_cpu():
         whole: Any = jax.ShapeDtypeStruct((), jnp.int32)
@@ -214,7 +215,7 @@ class Duration(Part):
 
     def _sample(self, num_clients: int, seed: int, runs: int) -> Times:
         """Draws the values of `step_times` for the first `runs` runs of every client."""
-        prepared = self.prepare(stream_keys(seed_key(seed), self), num_clients)
+        prepared = prepared_for(num_clients, self, seed_key(seed))
 
         def lasting(client: Array, run: Array, steps: int) -> Array:
             return sum(draw_of(self, prepared, Run(client, run, jnp.int32(steps), jnp.float64(0))))  # type: ignore[return-value]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, share_of, stream_keys, worked
+from jaxafl.clock.durations.duration import Draw, Duration, Run, prepared_for, share_of, worked
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key
 from jaxafl.options import Number, UserError, number, recording, static
@@ -70,8 +70,8 @@ class Hours(Duration):
     def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
         """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""
         with float64_on_cpu():
-            keys = stream_keys(purpose_key(seed_key(seed), Purpose.HOURS), self)
-            prepared = jax.tree.map(np.asarray, self.prepare(keys, num_clients))
+            drawn = prepared_for(num_clients, self, purpose_key(seed_key(seed), Purpose.HOURS))
+            prepared = jax.tree.map(np.asarray, drawn)
         return functools.partial(self.until, np, prepared)
 
     def draw(self, prepared: Any, run: Run) -> Draw:

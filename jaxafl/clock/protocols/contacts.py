@@ -56,8 +56,8 @@ class bernoulli(Clock):
 
         def successes(name: str, odds: Number) -> Callable[[int], np.ndarray]:
             key = draws.stream(fleet.seed, Purpose[name.upper()])
-            shares = draws.Rounds(len(clients), lambda tick: draws.uniform(draws.threefry(key, clients, tick)))
-            return lambda tick: np.asarray(fleet.drawn(f"{name}s", tick, lambda: shares[tick] < odds), bool)
+            shares = draws.rounds(len(clients), lambda tick: draws.uniform(draws.threefry(key, clients, tick)))
+            return lambda tick: np.asarray(fleet.drawn(f"{name}s", tick, lambda: shares(tick) < odds), bool)
 
         uploaded, downloaded = successes("upload", self.upload), successes("download", self.download)
         offered = [fleet.start(client) for client in clients.tolist()]

@@ -63,7 +63,7 @@ class stale_rounds(Clock):
         size = self.participants
         fleet.keeps, places, key = self.max_staleness, np.arange(size), draws.stream(fleet.seed, Purpose.STALE)
         most = np.uint64(self.max_staleness + 1)
-        ages = draws.Rounds(
+        ages = draws.rounds(
             size, lambda round: draws.threefry(key, round, places)[0].astype(np.uint64) * most >> np.uint64(32)
         )
         while True:
@@ -71,7 +71,7 @@ class stale_rounds(Clock):
             cohort = drawn_clients(fleet, now, size, replacement=self.replacement)
             if self.sets is None:  # recorded ages belong to the recorded order
                 cohort = sorted(cohort)
-            versions = [max(now - age, 0) for age in fleet.drawn("stale", now, lambda: ages[fleet.version].tolist())]
+            versions = [max(now - age, 0) for age in fleet.drawn("stale", now, lambda: ages(fleet.version).tolist())]
             runs = fleet.start_round(cohort, versions)
             yield fleet.step(runs, time=max(run.arrived for run in runs))
 
