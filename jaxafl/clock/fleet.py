@@ -126,8 +126,6 @@ class Fleet:
         self.waits = durations is not None and durations.waits
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
         self.size = clock.arrivals(num_clients)
-        self.empty = Delivery.EMPTY in clock.delivers
-        self.by_client = Delivery.BY_CLIENT in clock.delivers
         self.repeats = Delivery.REPEATED in clock.delivers
         self.offered: dict[int, int] = {}  # client -> run_id of its last run, if runs may be taken again
 
@@ -231,7 +229,7 @@ class Fleet:
                 "finite durations, or a clock that goes on with the other clients, such as free_running, interrupting, "
                 "semi_async and synchronous(deadline=...)",
             )
-        if self.size is not None and len(runs) != self.size and (runs or not self.empty):
+        if self.size is not None and len(runs) != self.size and (runs or Delivery.EMPTY not in self.clock.delivers):
             self._fail(f"has {len(runs)} arrivals", f"the {self.size} that `arrivals` promises")
         if self.seconds is None:
             runs = [run._replace(arrived=self.now) for run in runs]
@@ -245,7 +243,8 @@ class Fleet:
         if self.repeats:
             self.known |= {run.run_id: run for run in runs}
         if kinds is not None or counts is not None:
-            self._check_listed(kinds, self.num_clients if self.by_client else len(runs))
+            by_client = Delivery.BY_CLIENT in self.clock.delivers
+            self._check_listed(kinds, self.num_clients if by_client else len(runs))
             self._check_listed(counts, len(runs))
         makes = self.completes is None or self.completes(runs)
         totals = (self.started + self.before, *self.totals.values(), self.skipped)
