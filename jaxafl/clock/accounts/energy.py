@@ -83,10 +83,10 @@ def _intensity(given: Any, period: float | None, clients: int, end: float) -> tu
             f"energy: intensity={shown(given)}; expected a number, one per client, or (times, values), with values [K] "
             f"or [K, {clients}]"
         )
-    stops = len(times) == len(table) + 1 and period is None
+    more = len(times) == len(table) + 1
     table = np.broadcast_to(table.reshape(len(table), -1), (len(table), clients))
-    last = period or (times[-1] if stops else max(end, times[-1]) + 1)
-    more, until = len(times) == len(table) + 1, f"intensity ends at {times[-1]:g} s"
+    last = period or (times[-1] if more else max(end, times[-1]) + 1)
+    until = f"intensity ends at {times[-1]:g} s"
     off = period is not None and (last < times[-1] or (more and last > times[-1]))
     rising = times[0] == 0 and (np.diff(times) > 0).all() and np.isfinite(times[-1])
     fail_if("energy", [
