@@ -105,12 +105,9 @@ def as_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
     Raises:
         TypeError: the argument is no path.
-        ValueError: the user does not exist.
+        RuntimeError: the user does not exist.
     """
-    try:
-        return pathlib.Path(path).expanduser()
-    except RuntimeError as error:
-        raise UserError(f"{path} has no home directory; a file of this name is ./{path}") from error
+    return pathlib.Path(path).expanduser()
 
 
 def in_order(owner: str, name: str, value: Any) -> Any:
