@@ -87,7 +87,7 @@ class Live:
         self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)
         self.fleet = Fleet(clock, num_clients, local_steps, self.seed)
         self.steps = clock.steps(self.fleet)
-        self.columns: dict[str, bool] | None = None  # those of the clock's own, and if they have a value per arrival
+        self.columns: dict[str, bool] = {}  # those of the clock's own, and if they have a value per arrival
         self.replies: Replies | None = None  # to the last server step, if `Fleet.hear` asks for them
         self.times = np.zeros(0)  # of the server steps so far, without pauses
         self.error: Exception | None = None  # of the step after those that a call of `advance` has returned
@@ -184,7 +184,7 @@ class Live:
             per_arrival["kind"] = np.fromiter(itertools.chain(*kinds), np.int32)
         if self.columns or any(columns):
             self._check_columns(steps, start)
-        for name, of_arrivals in (self.columns or {}).items() if columns else ():
+        for name, of_arrivals in self.columns.items() if columns else ():
             values = [one[name] for one in columns]
             if of_arrivals:
                 per_arrival[name] = np.concatenate(values)
@@ -209,15 +209,15 @@ class Live:
 
     def _check_columns(self, steps: Sequence[ServerStep], start: int) -> None:
         """Raises `UserError` for a step whose own columns are not those of the first step, or have another length."""
-        if self.columns is None and not start:
+        if not start:
             self.columns = {name: np.ndim(values) > 0 for name, values in steps[0].columns.items()}
-        names = self.columns or {}  # without columns so far there are none at the first step
+        names = self.columns  # without columns so far there are none at the first step
         listed = [name for name, of_arrivals in names.items() if of_arrivals]
         if known := names.keys() & _NAMES:
             raise UserError(f"the clock {self.clock.name}: schedules have {sorted(known)} already; rename the column")
         for step in steps:
             own = step.columns
-            if own.keys() != names.keys() or (listed and any(np.size(own[one]) != len(step.runs) for one in listed)):
+            if own.keys() != names.keys() or any(np.size(own[one]) != len(step.runs) for one in listed):
                 sizes = {name: np.size(values) for name, values in own.items()}
                 raise UserError(
                     f"the clock {self.clock.name}: server step {step.version} has columns of the sizes {sizes}; "
