@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from jaxafl.clock import rules
 from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery, Recording
-from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.duration import Duration, Hours
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.options import check_at_most, check_recording, check_selection, fail_if
 from jaxafl.options import Number, UserError, number, recording, static
@@ -120,7 +120,7 @@ class free_running(Clock):
     period: Number | None = number(default=None, kw_only=True, above=0)
     windows: rules.Interval = static(default="constant", kw_only=True)
     lost: Number | None = number(default=None, kw_only=True, least=0, below=1, per_client=True)
-    hours: Duration | None = dataclasses.field(default=None, kw_only=True)
+    hours: Hours | None = dataclasses.field(default=None, kw_only=True)
     select: Literal["uniform", "samples"] | rules.Selects = static(default="uniform", kw_only=True)
     weights: Number | None = number(default=None, kw_only=True, least=0, per_client=True)
     rate: Number | None = number(default=None, kw_only=True, above=0)

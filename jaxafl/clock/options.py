@@ -59,7 +59,7 @@ def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, 
 def check_selection(clock: Any, num_clients: int, drawn: int, always: bool = False) -> None:
     """Raises `UserError` for hours or weights by which clients cannot be chosen.
 
-    Hours must be an `available`. Weights must have an effect, go with `select`, and be above 0 for enough clients.
+    Weights must have an effect, go with `select`, and be above 0 for enough clients.
 
     Args:
         clock: the clock.
@@ -67,14 +67,9 @@ def check_selection(clock: Any, num_clients: int, drawn: int, always: bool = Fal
         drawn: number of different clients that draws must be able to give.
         always: True if weights have an effect even if all clients can be drawn.
     """
-    given, hours = clock.weights is not None, clock.hours
-    if hours is not None:
-        if not hasattr(hours, "hours_of"):
-            raise UserError(
-                f"{clock.name}: hours={hours!r:.100} is not a client's hours; expected jaxafl.clock.available(begin, "
-                "end). Other waits are terms of durations"
-            )
-        hours.check(num_clients)
+    given = clock.weights is not None
+    if clock.hours is not None:
+        clock.hours.check(num_clients)
     if not given and clock.select == "uniform":
         return
     positive = int(np.count_nonzero(np.broadcast_to(clock.weights, num_clients))) if given else drawn

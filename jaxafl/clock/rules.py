@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from jaxafl.clock import draws
 from jaxafl.clock.contract import ByOptions, Delivery
-from jaxafl.clock.durations.duration import Duration
+from jaxafl.clock.durations.duration import Hours
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun
 from jaxafl.clock.idle import Awake, idle_of, take
 from jaxafl.device.keys import Purpose
@@ -402,7 +402,7 @@ class within(Selects):
         hours: the hours, e.g. `available(22, 6, zones=4)`.
     """
 
-    hours: Duration = dataclasses.field()
+    hours: Hours = dataclasses.field()
 
     always = True
 

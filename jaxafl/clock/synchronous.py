@@ -11,7 +11,7 @@ import numpy as np
 
 from jaxafl.clock import draws
 from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
-from jaxafl.clock.durations.duration import Duration, constant
+from jaxafl.clock.durations.duration import Duration, Hours, constant
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Awake, idle_of, take
 from jaxafl.clock.options import check_at_most, check_recording, check_selection, fail_if
@@ -78,7 +78,7 @@ class synchronous(Clock):
     deadline: Number | None = number(default=None, above=0, kw_only=True)
     deadline_quantile: Number | None = number(default=None, above=0, most=1, kw_only=True)
     lost: Number | None = number(default=None, least=0, below=1, per_client=True, kw_only=True)
-    hours: Duration | None = dataclasses.field(default=None, kw_only=True)
+    hours: Hours | None = dataclasses.field(default=None, kw_only=True)
     select: Literal["uniform", "samples"] = static(default="uniform", kw_only=True)
     weights: Number | None = number(default=None, least=0, per_client=True, kw_only=True)
     sets: Recording = recording(default=None)

@@ -116,7 +116,7 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
             (lambda make=make: make(select="samples", weights=np.ones(4)), "select", ValueError),
             (lambda make=make: make(weights=np.array([1.0, 0, 0, 0])), "weight", ValueError),
             (lambda make=make: make(weights=np.ones(3)), "weights", ValueError),
-            (lambda make=make: make(hours=c.uniform(1, 5)), "hours", ValueError),
+            (lambda make=make: make(hours=c.uniform(1, 5)), "hours", TypeError),
             (lambda make=make: make(hours=c.available(22, 25)), "end", ValueError),
         )
     ),

@@ -9,6 +9,7 @@ client.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -244,6 +245,27 @@ class Duration(Part):
         if isinstance(number, int | float | np.number) and not isinstance(number, bool) and number:
             return self * (1 / float(number))
         return NotImplemented
+
+
+class Hours(Duration):
+    """Base of durations that wait for a client's hours; as `hours=` of a clock, it is not drawn outside of them."""
+
+    waits = True
+
+    def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
+        """Returns the seconds until the hours begin, 0 within them, with the functions of NumPy or of JAX."""
+
+    def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
+        """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""
+        with float64_on_cpu():
+            drawn = prepared_for(num_clients, self, purpose_key(seed_key(seed), Purpose.HOURS))
+            prepared = jax.tree.map(np.asarray, drawn)
+        return functools.partial(self.until, np, prepared)
+
+    def draw(self, prepared: Any, run: Run) -> Draw:
+        own = jax.tree.map(lambda column: jnp.asarray(column)[run.client], prepared)
+        wait = self.until(jnp, own, run.now)
+        return Draw(jnp.zeros_like(wait), wait)
 
 
 class Pair(Duration):

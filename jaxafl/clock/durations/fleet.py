@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jaxafl.clock.durations.duration import Draw, Duration, Run, prepared_for, share_of, worked
-from jaxafl.device import float64_on_cpu
-from jaxafl.device.keys import Purpose, below, per_client, purpose_key, seed_key
+from jaxafl.clock.durations.duration import Draw, Duration, Hours, Run, share_of, worked
+from jaxafl.device.keys import below, per_client
 from jaxafl.options import Number, UserError, number, recording, static
 
 Intervals = tuple[Any, Any, Any]  # begin [..., K], end [..., K] and period [...] in seconds
@@ -57,27 +54,6 @@ class stragglers(Duration):
 
     def draw(self, prepared: Array, run: Run) -> Draw:
         return worked(prepared[run.client])
-
-
-class Hours(Duration):
-    """Base of durations that wait for a client's hours; as `hours=` of a clock, it is not drawn outside of them."""
-
-    waits = True
-
-    def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
-        """Returns the seconds until the hours begin, 0 within them, with the functions of NumPy or of JAX."""
-
-    def hours_of(self, seed: int, num_clients: int) -> Callable[[float], np.ndarray]:
-        """Returns a function now -> seconds until each client's hours begin, float64 [N], for hours of a clock."""
-        with float64_on_cpu():
-            drawn = prepared_for(num_clients, self, purpose_key(seed_key(seed), Purpose.HOURS))
-            prepared = jax.tree.map(np.asarray, drawn)
-        return functools.partial(self.until, np, prepared)
-
-    def draw(self, prepared: Any, run: Run) -> Draw:
-        own = jax.tree.map(lambda column: jnp.asarray(column)[run.client], prepared)
-        wait = self.until(jnp, own, run.now)
-        return Draw(jnp.zeros_like(wait), wait)
 
 
 class available(Hours):
