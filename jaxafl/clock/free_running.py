@@ -14,8 +14,8 @@ from jaxafl.clock import rules
 from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration, Hours
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.clock.options import check_at_most, check_recording, check_selection, fail_if
-from jaxafl.options import Number, UserError, number, recording, static
+from jaxafl.clock.options import check_recording, check_selection, fail_if
+from jaxafl.options import Number, UserError, check_whole, number, recording, static
 
 _EXCLUSIVE = (
     ("closes", "buffer"),
@@ -193,7 +193,7 @@ class free_running(Clock):
             (in_hours and (bound.stops or not keeps_up or recorded), "hours choose clients, and cannot go with "
              "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
         ])  # fmt: skip
-        check_at_most(self.name, "concurrency", flying, num_clients)
+        check_whole(self.name, "concurrency", flying, most=num_clients)
         check_selection(self, num_clients, flying, self.rate is not None or self.begins is not None)
         if recorded:
             check_recording(self, "starts", (), num_clients - 1)

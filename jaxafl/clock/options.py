@@ -17,18 +17,6 @@ def fail_if(owner: str, rules: Sequence[tuple[bool, str]]) -> None:
             raise UserError(f"{owner}: {message}")
 
 
-def check_at_most(clock: str, name: str, value: int, num_clients: int) -> None:
-    """Raises `ValueError` if an option exceeds the number of clients.
-
-    Args:
-        clock: name of the clock, for the message.
-        name, value: name and value of the option.
-        num_clients: N.
-    """
-    if value > num_clients:
-        raise ValueError(f"{clock}: {name}={value} is more than the {num_clients} clients there are")
-
-
 def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, *, repeats: bool = True) -> None:
     """Raises `UserError` unless a recording is an array [entry, *columns] of whole numbers from 0 to `most`.
 

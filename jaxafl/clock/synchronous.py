@@ -14,9 +14,9 @@ from jaxafl.clock.contract import ByOptions, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration, Hours, constant
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Awake, idle_of, take
-from jaxafl.clock.options import check_at_most, check_recording, check_selection, fail_if
+from jaxafl.clock.options import check_recording, check_selection, fail_if
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, number, recording, static
+from jaxafl.options import Number, check_whole, number, recording, static
 
 _ROUNDING = 1e-9  # 0.07 · 100 is above 7 in floating point
 
@@ -90,7 +90,7 @@ class synchronous(Clock):
     def check(self, num_clients: int) -> None:
         if self.cohort is not None and not self.replacement:
             name = "cohort + extra" if self.extra else "cohort"
-            check_at_most(self.name, name, self.cohort + self.extra, num_clients)
+            check_whole(self.name, name, self.cohort + self.extra, most=num_clients)
         rules = [
             (self.extra > 0 and (self.cohort is None or self.replacement), f"extra={self.extra} clients come on top of "
              "a cohort drawn without replacement: give cohort=n, and replacement=False"),

@@ -8,7 +8,7 @@ import math
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.options import Number, number, static
+from jaxafl.options import Number, check_whole, number, static
 
 _ROUNDING = 1 + 1e-9  # 60 s at 2.4 s per step are 25 steps, and an arrival at T_max counts
 
@@ -64,11 +64,7 @@ class compass(Clock):
     chooses_steps = True
 
     def check(self, num_clients: int) -> None:
-        if self.min_steps > self.max_steps:
-            raise ValueError(
-                f"{self.name}: min_steps={self.min_steps} is more than max_steps={self.max_steps}; expected at most as "
-                "many. Give a smaller min_steps"
-            )
+        check_whole(self.name, "min_steps", self.min_steps, most=self.max_steps)
 
     def steps(self, fleet: Fleet) -> Steps:
         speed = [0.0] * fleet.num_clients  # measured seconds per local step of each client; 0 if unknown

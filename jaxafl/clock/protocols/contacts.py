@@ -13,10 +13,10 @@ from jaxafl.clock import draws
 from jaxafl.clock.contract import Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.clock.options import check_at_most, check_recording
+from jaxafl.clock.options import check_recording
 from jaxafl.clock.synchronous import drawn_clients
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, number, recording, static
+from jaxafl.options import Number, check_whole, number, recording, static
 
 _ROUNDING = 1e-9  # relative; a step that ends exactly at a contact counts
 
@@ -97,7 +97,7 @@ class interrupting(Clock):
     takes_all = True
 
     def check(self, num_clients: int) -> None:
-        check_at_most(self.name, "contacted", self.contacted, num_clients)
+        check_whole(self.name, "contacted", self.contacted, most=num_clients)
         check_recording(self, "sets", (self.contacted,), num_clients - 1, repeats=False)
         if self.durations.waits:
             raise ValueError(

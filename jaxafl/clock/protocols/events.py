@@ -11,8 +11,8 @@ from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Fleet, LocalRun, Steps
 from jaxafl.clock.idle import Weights
-from jaxafl.clock.options import check_at_most, fail_if
-from jaxafl.options import Number, number, static
+from jaxafl.clock.options import fail_if
+from jaxafl.options import Number, check_whole, number, static
 
 
 class every_buffer(Clock):
@@ -36,7 +36,7 @@ class every_buffer(Clock):
     takes_all = True
 
     def check(self, num_clients: int) -> None:
-        check_at_most(self.name, "buffers", self.buffers, num_clients)
+        check_whole(self.name, "buffers", self.buffers, most=num_clients)
 
     def steps(self, fleet: Fleet) -> Steps:
         taken: list[LocalRun] = []

@@ -13,10 +13,10 @@ from jaxafl.clock import draws
 from jaxafl.clock.contract import STARTS, Clock, Delivery, Recording
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.clock.options import check_at_most, check_recording
+from jaxafl.clock.options import check_recording
 from jaxafl.clock.synchronous import drawn_clients
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, number, recording, static
+from jaxafl.options import Number, check_whole, number, recording, static
 
 PICKED, UNDRAFTED, RESYNCHRONISED = 0, 1, 2
 """Kinds of `semi_async`: `PICKED` or `UNDRAFTED`, plus `RESYNCHRONISED` for clients that were deprecated."""
@@ -50,7 +50,7 @@ class stale_rounds(Clock):
 
     def check(self, num_clients: int) -> None:
         if not self.replacement:
-            check_at_most(self.name, "participants", self.participants, num_clients)
+            check_whole(self.name, "participants", self.participants, most=num_clients)
         check_recording(self, "sets", (self.participants,), num_clients - 1, repeats=self.replacement)
         check_recording(self, "stale", (self.participants,), self.max_staleness)
 
