@@ -151,11 +151,9 @@ class Live:
             )
         found, end = self.advance(count), len(self.times)
         self.fleet.settle()
-        left = dict(self.fleet.known)
-        for taken in np.intersect1d(found.per_arrival["run_id"], [*left]).tolist():  # it may be taken again
-            del left[taken]
-        now = self.fleet.now
-        rest = [Dropped(run, WAITING if run.arrived <= now else FLYING, run.arrived) for run in left.values()]
+        taken = {*found.per_arrival["run_id"].tolist()}
+        left = [run for run in self.fleet.known.values() if run.run_id not in taken]  # else it may be taken again
+        rest = [Dropped(run, WAITING if run.arrived <= self.fleet.now else FLYING, run.arrived) for run in left]
         table = self._unused(rest, np.full(len(rest), end))
         unused = Unused(*map(np.concatenate, zip(found.unused, table, strict=True)))
         return dataclasses.replace(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))

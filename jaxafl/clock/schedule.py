@@ -312,7 +312,7 @@ class Schedule(Summarised):
             "arrivals_per_client_min": per_client.min(),
             "arrivals_per_client_max": per_client.max(),
         }
-        return dict(zip(quantities, map(float, quantities.values()), strict=True))
+        return {name: float(value) for name, value in quantities.items()}
 
 
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
