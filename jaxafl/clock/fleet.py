@@ -25,7 +25,6 @@ NEVER = math.inf
 REASONS = ("refused", "stopped", "lost")
 """Reasons for which the schedule counts runs that no server step takes."""
 _PATIENCE = 1000  # arrivals per client, after which a missing server step is examined
-_new = tuple.__new__  # the constructor of a named tuple takes three times as long
 
 
 class LocalRun(NamedTuple):
@@ -310,7 +309,7 @@ class Fleet:
                 "link: with shared=... the time of a transfer depends on the other transfers; expected free_running, a "
                 "clock of its kind, or rounds. Run one of them, or give up=... instead"
             )
-        begun = _new(LocalRun, (now + seconds, client, run, run_id, version, reference, now, steps, work))
+        begun = LocalRun(now + seconds, client, run, run_id, version, reference, now, steps, work)
         if work > self.longest and work < NEVER:
             self.longest = work
         if self.transport is not None:
