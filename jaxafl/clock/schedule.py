@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxafl.clock.accounts.contract import How, Mechanism
@@ -333,16 +334,10 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
     if len(schedules) == 1:
         return schedules[0]
 
-    def columns(name: str) -> dict[str, np.ndarray]:
-        parts = [getattr(one, name) for one in schedules]
-        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
-
-    several: dict[str, Any] = {name: columns(name) for name in ("per_step", "per_arrival")}
-    unused = Unused(*map(np.concatenate, zip(*(one.unused for one in schedules), strict=True)))
-    taken = np.concatenate([one.taken for one in schedules])
-    return dataclasses.replace(
-        schedules[0], **several, taken=taken, unused=unused, held=schedules[-1].held, source=None
-    )
+    names = ("taken", "per_step", "per_arrival", "unused")
+    tables = [{name: getattr(one, name) for name in names} for one in schedules]
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts), *tables)
+    return dataclasses.replace(schedules[0], **whole, held=schedules[-1].held, source=None)
 
 
 def steps_of(parts: Sequence[Schedule], start: int, stop: int) -> Schedule:
