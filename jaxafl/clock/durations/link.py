@@ -154,24 +154,22 @@ class Sharing:
         Args:
             seconds: seconds of work of each.
         """
-        begins = [len(seconds) * self.down / self.speed + one for one in seconds]
-        order = sorted(range(len(begins)), key=begins.__getitem__)
-        first = [*(begins[place] for place in order), NEVER]
-        due: list[float] = []  # V at the ends of the uploads that have begun
-        ends: list[float] = []
+        began = len(seconds) * self.down / self.speed
+        begins = sorted((began + one, place) for place, one in enumerate(seconds) if one < NEVER)
+        ends = [NEVER] * len(seconds)
+        uploads: list[tuple[float, int]] = []  # under way: V at the end, place
         served = now = 0.0
-        while len(ends) < len(due) or first[len(due)] < NEVER:
-            under_way = len(due) - len(ends)
-            ending = now + (due[len(ends)] - served) * under_way / self.speed if under_way else NEVER
-            if ending <= first[len(due)]:
-                served, now = due[len(ends)], ending
-                ends.append(now)
-            else:
-                time = first[len(due)]
-                served, now = served + (time - now) * self.speed / max(under_way, 1), time
-                due.append(served + self.up)
-        found = dict(zip(order, ends, strict=False))
-        return [found.get(place, NEVER) for place in range(len(seconds))]
+        for time, place in [*begins, (NEVER, 0)]:
+            while uploads:
+                due, first = uploads[0]
+                ending = now + (due - served) * len(uploads) / self.speed
+                if ending > time:
+                    break
+                served, now, ends[first] = due, ending, ending
+                del uploads[0]
+            served, now = served + (time - now) * self.speed / max(len(uploads), 1), time
+            uploads.append((served + self.up, place))
+        return ends
 
     def _transferred(self, now: float) -> float:
         """Returns the time of the next end of a transfer."""
