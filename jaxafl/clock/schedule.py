@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxafl.clock.accounts.contract import How, Mechanism
 from jaxafl.clock.contract import Delivery
-from jaxafl.clock.fleet import LocalRun
+from jaxafl.clock.fleet import REASONS, LocalRun
 from jaxafl.options import Summarised, UserError
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Schedule(Summarised):
 
     def summary(self) -> dict[str, Any]:
         """Returns the protocol, the numbers of clients, server steps, arrivals and discarded runs, and the time."""
-        discarded = {name: int(self.per_step[f"runs_{name}"][-1:].sum()) for name in ("refused", "stopped", "lost")}
+        discarded = {name: int(self.per_step[f"runs_{name}"][-1:].sum()) for name in REASONS}
         return {
             "protocol": self.protocol,
             "clients": self.num_clients,
@@ -318,9 +318,9 @@ class Schedule(Summarised):
 
 def cut(schedule: Schedule, start: int, stop: int) -> Schedule:
     """Returns the server steps start .. stop - 1 of a schedule; `held` are the versions that later steps need."""
-    if (start, stop) == (schedule.start, schedule.start + schedule.server_steps):
-        return schedule
     begin, end, held = start - schedule.start, stop - schedule.start, schedule.held
+    if (begin, end) == (0, schedule.server_steps):
+        return schedule
     if end < schedule.server_steps:
         later = _within(schedule, end, None)
         arrivals, unused = later.per_arrival, later.unused
