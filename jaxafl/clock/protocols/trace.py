@@ -42,7 +42,10 @@ class recorded(Duration):
     def __post_init__(self) -> None:
         times = in_order("recorded durations", "times", self.times)
         if isinstance(times, list | tuple | np.ndarray):
-            object.__setattr__(self, "times", _table(times))
+            if getattr(times, "dtype", "O") == "O" and all(np.ndim(row) == 1 for row in times):
+                # rows may have different lengths; NaN after the last run of a client
+                times = list(zip(*itertools.zip_longest(*times, fillvalue=np.nan), strict=True))
+            object.__setattr__(self, "times", as_numbers("recorded durations", "times", times))
         super().__post_init__()
 
     def check(self, num_clients: int) -> None:
@@ -102,14 +105,6 @@ def trace(protocol: C | type[C], *, durations: Any = None, per: Literal["run", "
     if durations is not None:
         recordings["durations"] = durations if isinstance(durations, Duration) else recorded(durations, per)
     return protocol(**recordings) if isinstance(protocol, type) else dataclasses.replace(protocol, **recordings)
-
-
-def _table(times: Any) -> np.ndarray:
-    """Builds the table of durations, float64 [client, run], with NaN after the last run of a client."""
-    is_table = isinstance(times, np.ndarray) and times.dtype != object
-    if not is_table and all(np.ndim(row) == 1 for row in times):  # rows may have different lengths
-        times = list(zip(*itertools.zip_longest(*times, fillvalue=np.nan), strict=True))
-    return as_numbers("recorded durations", "times", times)
 
 
 def _counts(times: np.ndarray) -> np.ndarray:
