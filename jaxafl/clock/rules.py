@@ -137,20 +137,24 @@ class Bound(Part):
         """May stop runs, after all arrivals of an instant."""
 
 
-class refuse(Bound):
+class _Limit(Bound):
+    """Base of bounds R, which may grow with the versions."""
+
+    staleness: int | Literal["sqrt"] = static()
+
+    def at(self, version: int) -> int:
+        """Returns R at a version."""
+        return math.isqrt(version + 1) if self.staleness == "sqrt" else int(self.staleness)
+
+
+class refuse(_Limit):
     """Updates with a staleness τ >= R are discarded; their clients restart as after any arrival.
 
     Args:
         staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at the delivery to version t.
     """
 
-    staleness: int | Literal["sqrt"] = static()
-
     takes_all = False
-
-    def at(self, version: int) -> int:
-        """Returns R at a version."""
-        return math.isqrt(version + 1) if self.staleness == "sqrt" else int(self.staleness)
 
     def refuses(self, fleet: Fleet, run: LocalRun) -> bool:
         return fleet.version - run.reference >= self.at(fleet.version)
@@ -170,22 +174,18 @@ class stop(refuse):
             fleet.stop_up_to(fleet.version - self.at(fleet.version))
 
 
-class wait(refuse):
+class wait(_Limit):
     """A server step that would leave a run in flight with t - s > R waits for it.
 
     Args:
         staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at the version t that the step makes.
     """
 
-    takes_all = True
     waits = True
-
-    def refuses(self, fleet: Fleet, run: LocalRun) -> bool:
-        return False
 
     def must_wait(self, fleet: Fleet, coming: Sequence[LocalRun]) -> bool:
         first = fleet.oldest()
-        versions = [run.version for run in (*coming, *([first] if first else []))]
+        versions = [run.version for run in filter(None, (*coming, first))]
         return fleet.version + 1 - min(versions, default=fleet.version) > self.at(fleet.version + 1)
 
 
