@@ -30,7 +30,7 @@ def check_recording(clock: Any, name: str, columns: tuple[int, ...], most: int, 
         return
     table = np.asarray(getattr(clock, name))
     kinds = "iub" if most == 1 else "iu"
-    whole = table.ndim > 0 and table.size > 0 and table.shape[1:] == columns and table.dtype.kind in kinds
+    whole = table.ndim and table.size and table.shape[1:] == columns and table.dtype.kind in kinds
     if not whole or table.min() < 0 or table.max() > most:
         found = f", from {table.min()} to {table.max()}" if whole else ""
         raise UserError(
