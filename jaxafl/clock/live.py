@@ -149,12 +149,12 @@ class Live:
                 f"a schedule of {count:,} server steps needs {needed / 2**30:.0f} GiB, and there are "
                 f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
             )
-        found, end = self.advance(count), len(self.times)
+        found = self.advance(count)
         self.fleet.settle()
         taken = {*found.per_arrival["run_id"].tolist()}
         left = [run for run in self.fleet.known.values() if run.run_id not in taken]  # else it may be taken again
         rest = [Dropped(run, WAITING if run.arrived <= self.fleet.now else FLYING, run.arrived) for run in left]
-        table = self._unused(rest, np.full(len(rest), end))
+        table = self._unused(rest, np.full(len(rest), len(self.times)))
         unused = Unused(*map(np.concatenate, zip(found.unused, table, strict=True)))
         return dataclasses.replace(found, unused=unused, source=Source(self.clock, self.seed, self.local_steps))
 

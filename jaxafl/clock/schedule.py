@@ -334,7 +334,7 @@ def joined(schedules: Sequence[Schedule]) -> Schedule:
     if len(schedules) == 1:
         return schedules[0]
 
-    names = ("taken", "per_step", "per_arrival", "unused")
+    names = "taken", "per_step", "per_arrival", "unused"
     tables = [{name: getattr(one, name) for name in names} for one in schedules]
     whole = jax.tree.map(lambda *parts: np.concatenate(parts), *tables)
     return dataclasses.replace(schedules[0], **whole, held=schedules[-1].held, source=None)
