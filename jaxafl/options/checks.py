@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import operator
 import os
 import pathlib
 import reprlib
 import types
 from collections.abc import Iterator
-from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +18,7 @@ import numpy as np
 from jaxafl.options.suggestions import did_you_mean
 
 MOST = 2**31 - 1  # a larger number overflows an int32
-_SIGNS = {"least": (">=", ge), "above": (">", gt), "most": ("<=", le), "below": ("<", lt)}
+_SIGNS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 class UserError(ValueError):
@@ -45,6 +45,11 @@ class Bounds(NamedTuple):
     per_client: bool = False
     infinite: bool = False
 
+    @property
+    def limits(self) -> dict[str, float | None]:
+        """Comparison sign -> limit; `None` without one."""
+        return {">=": self.least, ">": self.above, "<=": self.most, "<": self.below}
+
 
 def check_number(owner: str, name: str, value: Any, *, num_clients: int | None = None, **limits: Any) -> None:
     """Raises if an option is not one finite number within bounds, or an array [N] if `per_client` allows it.
@@ -66,10 +71,9 @@ def check_number(owner: str, name: str, value: Any, *, num_clients: int | None =
         several = f", or an array of one number per client ({num_clients},)" if bounds.per_client else ""
         raise UserError(f"{owner}: {name} must be one number{several}, got shape {array.shape}")
     fits, rules = ~np.isnan(array) if bounds.infinite else np.isfinite(array), []
-    for side, (sign, holds) in _SIGNS.items():
-        limit = getattr(bounds, side)
+    for sign, limit in bounds.limits.items():
         if limit is not None:
-            fits &= holds(array, limit)
+            fits &= _SIGNS[sign](array, limit)
             rules.append(f"{sign} {limit:g}")
     if not fits.all():
         first = int(np.argmin(fits))
