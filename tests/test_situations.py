@@ -14,6 +14,7 @@ import pytest
 
 import jaxafl as afl
 from jaxafl.clock import activity, constant, free_running, mixture, schedule, sessions, synchronous, uniform
+from jaxafl.results import plain
 from tests.problems import Normalised
 
 RNG = np.random.default_rng(0)
@@ -43,6 +44,7 @@ def test_devices_that_join_and_leave_lose_updates(tmp_path):
     found = schedule(free_running(2, hours=activity(file), durations=constant(0.75)), 2, 1, 40, 0)
     inside = [waiting(now)[client] for now, client in zip(found.arrived[:, 0], found.client[:, 0], strict=True)]
     assert max(inside) == 0 and found.runs_lost[-1] > 0
+    assert [*plain(activity(file))] == ["name", "file", "loses"]
     waits = schedule(free_running(2, durations=constant(0.75) + activity(file)), 2, 1, 40, 0)
     assert waits.runs_lost[-1] == 0
     for begin in (5, 20):  # the content of the file counts, not its name

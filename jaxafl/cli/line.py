@@ -416,12 +416,19 @@ def _data(options: Any, names: Chosen, values: dict[str, Any]) -> Any:
 
 
 def _fit(values: dict[str, Any], names: Chosen, given: dict[str, str], clients: int) -> None:
-    """Changes what is not given: M_c ≤ N, windows have no M, and the optimiser gets neither `None` nor defaults."""
+    """Changes what is not given.
+
+    M_c is at most N, and M at most M_c where starts wait for steps. Windows have no M. The optimiser gets neither
+    `None` nor defaults.
+    """
     clock, client = values["clock"], values["client"]
     if "concurrency" in clock and "--clock.concurrency" not in given:
         clock["concurrency"] = None if clock.get("rate") else min(clock["concurrency"], clients)
-    if "--clock.buffer" not in given and "buffer" in clock and (clock.get("period") or clock.get("closes")):
-        clock["buffer"] = None
+    if "--clock.buffer" not in given and "buffer" in clock:
+        if clock.get("period") or clock.get("closes"):
+            clock["buffer"] = None
+        elif clock.get("dispatch") == "step":  # more than M_c could never arrive
+            clock["buffer"] = min(clock["buffer"], clock["concurrency"] or clients)
     if client["epochs"] is not None and "--client.steps" not in given:
         client["steps"] = None
     for name, _, default, *_ in names["client"].options:

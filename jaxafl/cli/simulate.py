@@ -67,6 +67,7 @@ def compare(arguments: list[str]) -> None:
         with user_errors(f"method {name}"):
             options, one, _ = prepared(compare, Compare, [*arguments, *shlex.split(own)])
             given = options.settings()
+            one.check()
             recorded = one.as_run(0, 1, one.recording(**accepted(one.recording, given)))
             check_metric("--metric", recorded, options.metric)
             for target in options.targets:

@@ -193,7 +193,7 @@ class free_running(Clock):
             (in_hours and (bound.stops or not keeps_up or recorded), "hours choose clients, and cannot go with "
              "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
         ])  # fmt: skip
-        check_whole(self.name, "concurrency", flying, most=num_clients)
+        check_whole(self.name, f"concurrency among {num_clients} clients", flying, most=num_clients)
         check_selection(self, num_clients, flying, self.rate is not None or self.begins is not None)
         if recorded:
             check_recording(self, "starts", (), num_clients - 1)

@@ -90,7 +90,7 @@ class synchronous(Clock):
     def check(self, num_clients: int) -> None:
         if self.cohort is not None and not self.replacement:
             name = "cohort + extra" if self.extra else "cohort"
-            check_whole(self.name, name, self.cohort + self.extra, most=num_clients)
+            check_whole(self.name, f"{name} among {num_clients} clients", self.cohort + self.extra, most=num_clients)
         rules = [
             (self.extra > 0 and (self.cohort is None or self.replacement), f"extra={self.extra} clients come on top of "
              "a cohort drawn without replacement: give cohort=n, and replacement=False"),

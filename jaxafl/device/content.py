@@ -57,7 +57,7 @@ def content(node: Any, seen: tuple[int, ...] = ()) -> Any:
         return inner(node.__wrapped__)
     if isinstance(node, type | types.BuiltinFunctionType | types.ModuleType):
         return name
-    state = options_of(node) if dataclasses.is_dataclass(node) else {"state": getattr(node, "__dict__", {})}
+    state = options_of(node, True) if dataclasses.is_dataclass(node) else {"state": getattr(node, "__dict__", {})}
     source = [source_of(kind) for kind in type(node).__mro__[:-1]]
     return {"name": name, "source": source} | {key: inner(value) for key, value in state.items()}
 

@@ -120,7 +120,7 @@ class Part:
         for name, value in options_of(self).items():
             usual = self.implied.get(name, getattr(type(self), name, ...))  # a class has the defaults of its fields
             equal = value is usual or (isinstance(value, int | float | str) and value == usual)
-            if not equal and not name.startswith("_"):
+            if not equal:
                 given.append(f"{name}={shown(value)}")
         return f"{type(self).__name__}({', '.join(given)})"
 
@@ -204,14 +204,17 @@ def bounds_of(field: dataclasses.Field[Any]) -> Bounds:
     return field.metadata.get("bounds", Bounds())
 
 
-def options_of(part: Any) -> dict[str, Any]:
-    """Returns name -> value of a part's options: recordings if they are set, and the entries of tables of numbers."""
+def options_of(part: Any, hidden: bool = False) -> dict[str, Any]:
+    """Returns name -> value of a part's options: recordings if they are set, and the entries of tables of numbers.
+
+    Private fields, such as the content of a recorded file, are only among them if `hidden`.
+    """
     found: dict[str, Any] = {}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
         if isinstance(value, dict):
             found |= value
-        elif value is not None or not field.metadata.get("recording"):
+        elif hidden >= field.name.startswith("_") and (value is not None or not field.metadata.get("recording")):
             found.setdefault(field.name, value)
     return found
 

@@ -97,7 +97,7 @@ class interrupting(Clock):
     takes_all = True
 
     def check(self, num_clients: int) -> None:
-        check_whole(self.name, "contacted", self.contacted, most=num_clients)
+        check_whole(self.name, f"contacted among {num_clients} clients", self.contacted, most=num_clients)
         check_recording(self, "sets", (self.contacted,), num_clients - 1, repeats=False)
         if self.durations.waits:
             raise ValueError(

@@ -36,7 +36,7 @@ class every_buffer(Clock):
     takes_all = True
 
     def check(self, num_clients: int) -> None:
-        check_whole(self.name, "buffers", self.buffers, most=num_clients)
+        check_whole(self.name, f"buffers among {num_clients} clients", self.buffers, most=num_clients)
 
     def steps(self, fleet: Fleet) -> Steps:
         taken: list[LocalRun] = []

@@ -50,7 +50,7 @@ class stale_rounds(Clock):
 
     def check(self, num_clients: int) -> None:
         if not self.replacement:
-            check_whole(self.name, "participants", self.participants, most=num_clients)
+            check_whole(self.name, f"participants among {num_clients} clients", self.participants, most=num_clients)
         check_recording(self, "sets", (self.participants,), num_clients - 1, repeats=self.replacement)
         check_recording(self, "stale", (self.participants,), self.max_staleness)
 
