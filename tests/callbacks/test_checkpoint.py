@@ -18,6 +18,7 @@ import jaxafl as afl
 from jaxafl.callbacks import checkpoint, store
 from jaxafl.engine import planner
 from jaxafl.engine.execution import Execution
+from jaxafl.sweep.outlook import outlook
 from tests.callbacks.conftest import EVERY, PAIRS, Boom, assert_same, broken, simulation
 
 slow = pytest.mark.slow
@@ -102,6 +103,7 @@ def test_members_in_lockstep_resume(tmp_path: pathlib.Path, monkeypatch: pytest.
     monkeypatch.setattr("jaxafl.device.hardware._as_accelerator", True)
     monkeypatch.setattr("jaxafl.engine.lockstep._TOGETHER", 2)  # else a piece is a whole chunk
     sim, axes = simulation(), {"seed": [0, 1, 2]}
+    assert outlook(sim, axes, 20, eval_every=5).programs == 1
     whole = afl.sweep(sim, axes, 20, eval_every=5)
     saves = []
     save = checkpoint.Checkpoint.save
