@@ -167,8 +167,7 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
     x, y = zip(*named_clients.values(), strict=True)
 
     def joined(*parts: Any) -> np.ndarray:
-        arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]
-        return np.concatenate(arrays)
+        return np.concatenate([as_array("from_clients", "the samples of a client", one) for one in parts])
 
     samples = jax.tree.map(joined, *x, is_leaf=_is_array)
     return samples, joined(*y), np.repeat(np.asarray([*named_clients]), [*map(len, y)])
