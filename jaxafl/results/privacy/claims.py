@@ -81,7 +81,7 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
     (
         lambda p: " and ".join(_weights_read(p)),
         "the server {server.name} (with correction={client.correction!r}) weighs updates by {found} of the clients, "
-        "which depend on data. Use uniform weights",
+        "which depend on data. Give weights='uniform' where there is that option, or a server such as fedbuff()",
     ),
     (
         lambda p: (

@@ -96,7 +96,8 @@ class favano(Server):
 
     A client without completed steps contributes u_i = x_s, and what error feedback remembers. E_i is the number of
     local steps that fit since client i's last restart, and K caps it. Expectations are over the gap between contacts
-    (geometric with probability s/N per period, in closed form) and the client's time per step.
+    (geometric with probability s/N per period, in closed form) and the client's time per step (a mean over the
+    4,096 values of `Duration.step_times` if it differs from run to run).
 
     Args:
         reweight: normaliser a_i of an update. `"deterministic"`: a_i = E[min(E_i, K)]. `"stochastic"`: a_i =
