@@ -86,7 +86,7 @@ class free_running(Clock):
         period: seconds P of server steps at P, 2P, ..., which take all updates that have arrived since the last one, or
             none; `None` for steps by `buffer` only. If both are given, the server also steps once M have arrived.
         windows: seconds between these steps. `"constant"`: P. `"poisson"`: exponential, with mean P (AREA).
-        lost: probability that an upload fails, a number or an array [N]. The run takes its time and is not trained;
+        lost: probability that an upload fails, a number or an array [N]. The run takes its time, and no step takes it;
             its client restarts as after any arrival.
         hours: hours outside which a client is not drawn, e.g. `available(22, 6, zones=4)`; `None` for all day. A start
             that is due waits until an idle client is within its hours. Not with `on_bound="stop"`, `before_step`,
