@@ -167,7 +167,10 @@ def _joined(clients: Any, owns: bool = False) -> tuple[Any, Any, np.ndarray]:
     x, y = zip(*named_clients.values(), strict=True)
 
     def joined(*parts: Any) -> np.ndarray:
-        return np.concatenate([as_array("from_clients", "the samples of a client", one) for one in parts])
+        arrays = [as_array("from_clients", "the samples of a client", one) for one in parts]
+        if len(shapes := {one.shape[1:] for one in arrays}) > 1:
+            raise UserError(f"from_clients: samples have the shapes {shown([*shapes])}; expected one. Pad them to one")
+        return np.concatenate(arrays)
 
     samples = jax.tree.map(joined, *x, is_leaf=_is_array)
     return samples, joined(*y), np.repeat(np.asarray([*named_clients]), [*map(len, y)])

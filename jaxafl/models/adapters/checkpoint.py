@@ -129,6 +129,11 @@ def _both(held: Any) -> Held:
 def _named(source: Any) -> dict[str, np.ndarray]:
     if isinstance(source, str | os.PathLike):
         return read_tensors(source)
+    if wrong := [leaf for leaf in jax.tree.leaves(source) if not (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))]:
+        raise UserError(
+            f"initialised: got {type(wrong[0]).__name__}; expected the result of Simulation.train (that of run has no "
+            "parameters), a file of save_parameters, or arrays"
+        )
     return {name: np.asarray(leaf) for name, leaf in named_leaves(source).items()}
 
 
