@@ -41,6 +41,7 @@ COMMANDS = {  # command -> local training, server, clock and axes
     "free_running(concurrency=4, durations=uniform(low=1, high=5), buffer=10)",
     "run --server fedbuff --data.clients 4 --clock.dispatch step": f"{USUAL} fedbuff() free_running(concurrency=4, "
     "durations=uniform(low=1, high=5), buffer=4, dispatch='step')",
+    "run --server mifa --clock.dispatch step": f"{USUAL} mifa() {TEN}, dispatch='step')",
     "run --server mu2": f"Client(learning_rate=1.0, steps=1, correction=storm()) mu2() {TEN})",
     "run --server fedbuff --server.staleness none --client.batch_size=null": "Client(learning_rate=0.05, "
     f"steps=10, batch_size=None) fedbuff(staleness='none') {TEN}, buffer=10)",

@@ -424,7 +424,7 @@ def _fit(values: dict[str, Any], names: Chosen, given: dict[str, str], clients: 
     clock, client = values["clock"], values["client"]
     if "concurrency" in clock and "--clock.concurrency" not in given:
         clock["concurrency"] = None if clock.get("rate") else min(clock["concurrency"], clients)
-    if "--clock.buffer" not in given and "buffer" in clock:
+    if "--clock.buffer" not in given and clock.get("buffer"):
         if clock.get("period") or clock.get("closes"):
             clock["buffer"] = None
         elif clock.get("dispatch") == "step":  # more than M_c could never arrive
