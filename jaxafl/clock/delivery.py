@@ -41,8 +41,8 @@ class Delivery(enum.Flag):
     BY_CLIENT = enum.auto()
     KINDS = enum.auto()
     HELD = enum.auto()
-    REGIONAL = enum.auto()
     QUEUED = enum.auto()
+    REGIONAL = enum.auto()
     REPLIES = enum.auto()
 
     @property

@@ -83,7 +83,7 @@ class Fleet:
     """
 
     def __init__(self, clock: Any, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
-        """Takes the arguments of `jaxafl.clock.schedule`."""
+        """Takes the arguments of `jaxafl.clock.schedule` but `server_steps`."""
         self.clock, self.num_clients, self.seed = clock, num_clients, seed
         self.now, self.version, self.started, self.ended, self.skipped = 0.0, 0, 0, 0, 0
         self.totals = dict.fromkeys(REASONS, 0)
@@ -102,7 +102,7 @@ class Fleet:
         self.completes: Callable[[Sequence[LocalRun]], bool] | None = None  # says if a step makes the first version
         # ---- starts
         self.refills = True  # every arrival makes a start due
-        self.due: list[LocalRun | None] = []  # ended runs whose places are to be filled when time moves on
+        self.due: list[LocalRun | None] = []  # ended runs whose places (None: new ones) are filled when time moves on
         self.waiting: list[LocalRun] = []  # runs that have ended, whose clients start together later
         self.restarting: list[int] = []  # clients of stopped runs, which restart before idle ones are drawn
         self.origins: dict[int, tuple[int, ...]] = {}  # run_id of an ended run -> version, reference of the next run
@@ -126,7 +126,7 @@ class Fleet:
         self.transport = None if durations is None else durations.transport()  # over a link that runs share
         self.size = clock.arrivals(num_clients)
         self.repeats = Delivery.REPEATED in clock.delivers
-        self.offered: dict[int, int] = {}  # client -> run_id of its last run, if runs may be taken again
+        self.latest = [-1] * num_clients  # run_id of the last run of each client
 
     # ---- what a clock calls
 
@@ -280,7 +280,7 @@ class Fleet:
             now: start in simulated seconds; `None` is now.
             flies: False for a run that the clock itself waits for: `arrivals` does not yield it.
             timed: False for a run that the clock itself ends: its duration is not drawn.
-            open_ended: True if nobody needs the end of the run before it comes.
+            open_ended: True if the run may fly as if with one local step until the reply to its client is heard.
         """
         if version is None:
             version = self.version
@@ -288,6 +288,8 @@ class Fleet:
             self._fail(f"starts client {client} from version {version}", f"0 to {self.version}")
         if now is None:
             now = self.now
+        if flies:
+            self._check_idle(client, now)
         index, run_id = self.runs[client], self.started + self.before
         run = index + self.early
         if self.open_ended and self.seconds is not None and self.seconds.depends(client, index):
@@ -319,8 +321,8 @@ class Fleet:
         if later:
             self.open_ended[run_id] = begun
         if self.repeats:
-            self.known.pop(self.offered.get(client, -1), None)
-            self.offered[client] = run_id
+            self.known.pop(self.latest[client], None)
+        self.latest[client] = run_id
         if flies and self.transport is None:
             heappush(self.flight, begun)
         return begun
@@ -336,6 +338,8 @@ class Fleet:
         """
         (transport, self.transport), now = (self.transport, None), self.now
         begins = now if transport is None else 0.0
+        for client in clients:
+            self._check_idle(client, now)
         origins: Sequence[int | None] = versions or [None] * len(clients)
         runs = [self.start(client, one, now=begins, flies=False) for client, one in zip(clients, origins, strict=True)]
         self.transport = transport
@@ -530,11 +534,21 @@ class Fleet:
         return next((f"run {run.run} of client {run.client}" for run in late), "")
 
     def gone(self) -> None:
-        """Raises `Gone`."""
+        """Raises `Gone`, or an error of a clock whose runs have no durations."""
+        if self.seconds is None:
+            self._fail("waits for arrivals, but no run has a duration", "a field `durations: Duration` of the clock")
         raise Gone(
             f"all clients that are at work are gone (infinite durations) at {self.now:,.6g} simulated seconds, and "
             f"server step {self.version} needs arrivals; give fewer server steps, or finite durations"
         )
+
+    def _check_idle(self, client: int, now: float) -> None:
+        """Raises `UserError` if a run of a client that starts is in flight."""
+        last = self.known.get(self.latest[client])
+        if last is not None and last.arrived > max(now, self.now):
+            given = f"starts client {client}, whose run {last.run} lasts until {last.arrived:.6g} s"
+            known = "The fleet restarts those whose runs end, unless `refills` is False"
+            self._fail(given, f"a client that is idle. {known}. A round discards the runs that no step takes")
 
     def _check_listed(self, given: Sequence[int] | None, size: int) -> None:
         """Raises `UserError` for kinds or counts that are not as many whole numbers as expected."""

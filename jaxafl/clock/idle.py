@@ -12,7 +12,7 @@ import numpy as np
 
 _FEW = 65536  # busy clients, up to which a sorted list of them is faster than a tree
 _WIDTH = 8  # of a tree of weights
-_ROUNDING = 1e-9  # of a day and of the time: without it a client that time has advanced to might still be a bit early
+_ROUNDING = 1e-9  # of a day, and of the time: rounding may put a client just before its hours
 
 
 def idle_of(num_clients: int, most_busy: int, weights: Any = None) -> FewBusy | Weights:

@@ -16,7 +16,7 @@ from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep
 from jaxafl.clock.schedule import FLYING, PER_ARRIVAL, PER_STEP, WAITING, Schedule, Source, Unused
 from jaxafl.device.compilation import check_untraced
 from jaxafl.device.hardware import host_bytes
-from jaxafl.options import UserError, check_number, check_options, check_whole
+from jaxafl.options import UserError, check_number, check_options, check_whole, shown
 
 _STEP_BYTES, _RUN_BYTES = 200, 300  # of a server step and of an arrival, while a schedule is collected
 _TYPES = [np.float64 if name in ("arrived", "started", "work") else np.int32 for name in LocalRun._fields]
@@ -108,6 +108,9 @@ class Live:
                 f"the clock {self.clock.name}: steps(fleet) ends before server step {self.fleet.version}; expected "
                 "server steps without end. Write a loop that does not end"
             ) from None
+        if not isinstance(step, ServerStep):
+            given = f"yields {shown(step)}; expected what fleet.step(runs) returns"
+            raise UserError(f"the clock {self.clock.name}: steps(fleet) {given}. Write yield fleet.step([run])")
         if self.fleet.hear is not None:
             self.replies = Replies(self.fleet)
         return step
@@ -219,7 +222,8 @@ class Live:
                 sizes = {name: np.size(values) for name, values in own.items()}
                 raise UserError(
                     f"the clock {self.clock.name}: server step {step.version} has columns of the sizes {sizes}; "
-                    f"expected those of the first step, {[*names]}, each one value or {len(step.runs)}, one per arrival"
+                    f"expected those of the first step: {[*names]}, and {listed} with a list of {len(step.runs)}, one "
+                    "value per arrival"
                 )
 
     def _columns(self, runs: Sequence[LocalRun], step: np.ndarray) -> dict[str, Any]:

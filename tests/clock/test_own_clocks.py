@@ -83,6 +83,8 @@ class wrong(c.Clock):
                     return
                 if self.what == "a future version":
                     fleet.start(run.client, version=5)
+                if self.what == "a busy client":
+                    fleet.start(next(fleet.flying()).client)
                 given = {
                     "time back": {"time": 0.1},
                     "never": {"time": np.inf},
@@ -108,7 +110,8 @@ class wrong(c.Clock):
                 runs = [taken[0]]
             if fleet.version == 3 and self.what in ("two arrivals", "none"):
                 runs = [] if self.what == "none" else [run, run]
-            yield fleet.step(runs, **given)
+            step = fleet.step(runs, **given)
+            yield runs if step.version == 3 and self.what == "a list" else step
 
 
 @pytest.mark.parametrize(
@@ -116,11 +119,13 @@ class wrong(c.Clock):
     [
         ("the end", "ends before server step 3"),
         ("a future version", "server step 3 starts client . from version 5; expected 0 to 3"),
+        ("a busy client", "server step 3 starts client ., whose run . lasts until .*idle"),
         ("time back", "server step 3 is at 0.1 s"),
         ("never", "server step 3 waits"),
         ("a kind", "server step 3 has kind=2"),
         ("a count", "server step 3 has multiplicity=2 .* Delivery.MULTIPLE"),
         ("two counts", r"server step 3 has the kinds or counts \[1, 1\]; expected 1 whole"),
+        ("a list", r"yields \[LocalRun.*Write yield fleet.step"),
         ("half a count", r"server step 3 has the kinds or counts \[0.5\]"),
         ("a column", "server step 3 has columns of the sizes {'score': .*those of the first step"),
         ("dropped twice", "server step 3 discards run .* which was taken or discarded before"),
