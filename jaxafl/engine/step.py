@@ -100,8 +100,8 @@ class TracedStep:
         """Returns the arrivals of a step, their rows of the update store, and the updates that attackers know."""
         stored, known, base, gradient = state.store, state.delivered, None, None
         mask = jnp.ones(row.client.shape, bool) if row.mask is None else row.mask
-        if row.update_slot is not None:
-            stored = buffers.read_many(stored, row.update_slot)
+        if row.update_row is not None:
+            stored = buffers.read_many(stored, row.update_row)
         if row.mask is not None:
             stored = jax.tree.map(lambda leaf: jnp.where(expand(mask, leaf), leaf, jnp.zeros_like(leaf)), stored)
         if self.client.attack is not None:
@@ -347,9 +347,10 @@ def of_gradient(names: tuple[str, ...], gradient: Tree, before: Tree, after: Tre
         if rate is None or jnp.ndim(rate):
             raise UserError(
                 "asynchronous_error needs the gradient that was applied, (x_t - x_(t+1)) / η, and the rate η of this "
-                "server's step is not known: a schedule, or an optimiser of your own, makes it"
+                "server's step is not known: it has none, or an optimiser of your own makes it"
             )
-        applied = jax.tree.map(lambda x, y: (x - y) / rate, before, after)
+        divisor = jnp.where(rate == 0, 1, rate)  # a step of rate 0 leaves x as it is
+        applied = jax.tree.map(lambda x, y: (x - y) / divisor, before, after)
         record["asynchronous_error"] = norm(optax.tree.sub(gradient, applied))
     return record
 

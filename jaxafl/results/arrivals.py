@@ -63,8 +63,10 @@ def of_schedule(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]
     for column, name in _NUMBERS.items():
         found[name] = places, masked(getattr(schedule, column), mask)
     found["step_arrivals"] = "step", mask.sum(axis=1)
-    averaged = {"step_staleness": schedule.staleness} | ({} if losses is None else {"step_loss": losses})
-    for name, values in averaged.items():
-        means = np.ma.masked_array(values, ~mask).mean(axis=1, dtype=float)
+    averaged = {"step_staleness": (schedule.staleness, mask)}
+    if losses is not None:
+        averaged["step_loss"] = losses, mask & (schedule.local_steps > 0)  # others have none
+    for name, (values, counted) in averaged.items():
+        means = np.ma.masked_array(values, ~counted).mean(axis=1, dtype=float)
         found[name] = "step", np.ma.filled(means, np.nan)
     return found

@@ -34,9 +34,9 @@ _SETS = {
     "test_": "on each test set",
     "validation_": "on the validation set",
     "client_": "on the client's held-out samples",
-    "average_": "of the average of x_1 .. x_t on the test set",
     "personal_": "of the clients' models, each with its personal parameters, on their held-out samples",
 }
+_SETS |= {f"average_{name}": f"of the average of x_1 .. x_t {of}" for name, of in _SETS.items()}
 _METRICS = {
     "loss": "mean loss",
     "accuracy": "share of samples classified correctly",

@@ -77,6 +77,12 @@ def test_the_servers_rate_is_the_one_that_was_applied_or_is_not_said(optimizer: 
             sim.run(4, diagnostics="asynchronous_error")
 
 
+def test_the_asynchronous_error_of_a_step_of_rate_0_is_the_gradient() -> None:
+    asked = ("asynchronous_error", "gradient_norm")
+    found = descent(server=server.fedbuff(0.0), clock=ROUNDS).run(2, diagnostics=asked)
+    np.testing.assert_allclose(found.asynchronous_error**2, found.gradient_norm_squared, rtol=1e-5)
+
+
 @pytest.mark.parametrize("one", [server.fedbuff(1.0), server.fedopt(optax.sgd, 1.0)])
 def test_a_rate_that_depends_on_arrivals_is_applied(one: Any) -> None:
     rule = one.optimizer_of(0.5)
