@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaxafl as afl
-from jaxafl.device import hardware
+from jaxafl.engine import check
 from jaxafl.engine.problem import Shapes
 from jaxafl.engine.state import initial
 from jaxafl.models.model import Batch, Model, Outputs
@@ -77,6 +77,6 @@ def test_nothing_that_is_kept_per_version_client_or_update_holds_the_base() -> N
 
 @pytest.mark.slow
 def test_memory_check_counts_the_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "available_bytes", lambda *_: 1000)
+    monkeypatch.setattr(check, "available_bytes", lambda *_: 1000)
     with pytest.raises(MemoryError, match="the model's frozen arrays"):
         simulation().run(2)

@@ -10,7 +10,7 @@ import pytest
 
 from jaxafl import server
 from jaxafl.clock import free_running, uniform
-from jaxafl.device import hardware
+from jaxafl.engine import check
 from jaxafl.models import from_functions
 from jaxafl.simulation import Simulation
 from tests.problems import descent, quadratic
@@ -32,7 +32,7 @@ def free(concurrency: int) -> Any:
 
 @pytest.mark.parametrize("the_server", [server.fedbuff(), server.asyncfeded()], ids=repr)
 def test_a_ring_larger_than_the_memory(the_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "available_bytes", lambda *_: 32 * 2**20)
+    monkeypatch.setattr(check, "available_bytes", lambda *_: 32 * 2**20)
     with pytest.raises(MemoryError, match=r"ring of \d+ versions"):
         simulation(free(50), the_server).run(200)
     assert np.isfinite(simulation(free(3), the_server).run(2).loss).all()  # which fits
@@ -49,5 +49,5 @@ def test_memory_does_not_grow_with_the_steps() -> None:
 
 
 def test_the_memory_of_this_machine_is_known() -> None:
-    available = hardware.available_bytes()
+    available = check.available_bytes()
     assert available is not None and 2**28 < available < 2**50

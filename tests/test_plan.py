@@ -60,8 +60,8 @@ def replay(plan: Plan, schedule: Schedule, ring: dict[int, int]) -> dict[int, in
         segment = int(plan.steps.segments_before[step])
         for entry in np.flatnonzero(schedule.mask[step]):
             who = of["client"][arrival], of["run"][arrival]
-            assert store[int(plan.steps.update_slot[step, entry])] == who, "a row of the store holds another update"
-            assert not plan.in_order or plan.steps.update_slot[step, entry] == entry
+            assert store[int(plan.steps.update_row[step, entry])] == who, "a row of the store holds another update"
+            assert not plan.in_order or plan.steps.update_row[step, entry] == entry
             assert ring[int(plan.steps.base_slot[step, entry])] == runs[who][1], "x_s is gone from the ring"
             arrival += 1
         ring[int(plan.steps.write_slot[step])] = schedule.start + step + 1

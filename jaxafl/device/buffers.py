@@ -25,12 +25,6 @@ def allocate(row: Tree, rows: int) -> Tree:
     return jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), row)
 
 
-def shared_size(count: int) -> int:
-    """Returns a size >= `count` that similar counts have too, so that they share programs: at most 512 rows larger."""
-    unit = min(1 << max(0, (count - 1).bit_length() - 3), 512)
-    return -(-count // unit) * unit
-
-
 def read(buffer: Tree, index: Array) -> Tree:
     """Returns one row of the buffer, each leaf [...]."""
     take = functools.partial(lax.dynamic_index_in_dim, index=index, keepdims=False, **_NON_NEGATIVE)

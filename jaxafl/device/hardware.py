@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from jaxafl.device.buffers import num_bytes
 from jaxafl.options import UserError, shown
 
 Device = Any
@@ -81,24 +80,3 @@ def available_bytes(devices: int = 1) -> int | None:
 def host_bytes() -> int:
     """Returns the bytes of memory of the host."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def check_memory(parts: dict[str, Any], devices: int = 1) -> None:
-    """Raises `MemoryError` if the arrays of a run do not fit into the memory of a device.
-
-    Args:
-        parts: name -> pytree of arrays or shapes.
-        devices: number of devices, each of which holds all `parts`.
-    """
-    available = available_bytes(devices)
-    sizes = dict(zip(parts, map(num_bytes, parts.values()), strict=True))
-    total = sum(sizes.values())
-    if available is None or total <= available:
-        return
-    largest_first = sorted(sizes.items(), key=lambda item: -item[1])
-    listing = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in largest_first if size)
-    raise MemoryError(
-        f"this run needs at least {total / 2**30:.2f} GiB and the device has {available / 2**30:.2f} GiB: {listing}. "
-        "A lower concurrency needs fewer ring slots; servers that keep a row per client need fewer clients or a "
-        "smaller model"
-    )

@@ -32,7 +32,8 @@ from jaxafl.clock.live import check_clock
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample, stored_targets
 from jaxafl.device import as_arrays
-from jaxafl.device.hardware import check_memory
+from jaxafl.device.buffers import num_bytes
+from jaxafl.device.hardware import available_bytes
 from jaxafl.device.keys import seed_key, unpack
 from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.problem import Problem, Program
@@ -50,7 +51,7 @@ _BATCH = 2
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts of a simulation, and what tables of rules ask about them; `clock` and `model` as a run has them."""
+    """The parts of a simulation, and what tables of rules ask about them; the clock is the user's, or that of a run."""
 
     data: FederatedData
     model: Model
@@ -120,8 +121,9 @@ _FIT: tuple[Rule, ...] = (
     ),
     (
         lambda p: p.server.single and p.arrivals != 1,
-        "{server.name} steps for every arrival, but the clock {clock.name} brings {p.arrivals} per server step; "
-        "expected one. Use {p.fitting}, with buffer=1 if the clock has a buffer",
+        "{server.name} steps for every arrival, but the clock {clock.name} may bring {p.arrivals} per server step; "
+        "expected one. Use {p.fitting}, with buffer=1 if the clock has a buffer. `arrivals` of a clock of your own "
+        "promises it",
     ),
     (
         lambda p: p.server.needs.client_models and p.starts_early,
@@ -327,4 +329,14 @@ def check_fit(problem: Problem, program: Program, state: State) -> None:
     names |= {"lanes": f"{shapes.lanes} lanes", "server": "server state (with its rows per client)"}
     parts: dict[str, Any] = dict(zip(map(names.get, State._fields, State._fields), state, strict=True))
     parts |= {"training data": problem.device.arrays, "the model's frozen arrays": problem.device.frozen}
-    check_memory(parts, devices=1 if mesh is None else mesh.size)
+    available = available_bytes(1 if mesh is None else mesh.size)
+    sizes = {name: num_bytes(part) for name, part in parts.items()}
+    total = sum(sizes.values())
+    if available is not None and total > available:
+        largest_first = sorted(sizes.items(), key=lambda item: -item[1])
+        listing = ", ".join(f"{name} {size / 2**30:.2f} GiB" for name, size in largest_first if size)
+        raise MemoryError(
+            f"this run needs at least {total / 2**30:.2f} GiB and the device has {available / 2**30:.2f} GiB: "
+            f"{listing}. A lower concurrency needs fewer ring slots; servers that keep a row per client need fewer "
+            "clients or a smaller model"
+        )

@@ -36,10 +36,10 @@ class Execution:
     Attributes:
         problems: one per run.
         program: static arguments of the compiled program.
-        members: hyperparameters of all runs.
+        hyperparameters: of all runs.
         state: of the runs, with a leading member axis.
         evaluator: of their models.
-        first: results of `observe` for x_0, each [P, ...].
+        first_observed: results of `observe` for x_0, each [P, ...].
         compile_seconds: seconds of compilation.
         deterministic: see `Speed`.
         ended: server steps up to a limit that is reached, and the limit; `None` before.
@@ -62,25 +62,25 @@ class Execution:
         first = problems[0]
         self.problems, self.program, self.deterministic = problems, first.program(shapes), deterministic
         members, keys = zip(*map(operator.attrgetter("hyperparameters", "key"), problems), strict=True)
-        self.members = placed(first.mesh, stacked(members))
+        self.hyperparameters = placed(first.mesh, stacked(members))
         words = on_device(tuple(np.array(on_host(keys)).T))
-        arguments = self.members, first.device, placed(first.mesh, words)
+        arguments = self.hyperparameters, first.device, placed(first.mesh, words)
         few = self.program._replace(shapes=Shapes(shapes.lanes, shapes.ring, shapes.store))
         initialise, _ = compiled(initial_members, (few, shared), arguments, once=True)
         check_fit(first, self.program, initialise.out_info)
         self.state: State = placed(first.mesh, initialise(*arguments))
         self.evaluator = Evaluator(first, len(problems), first.device, self.state.model)
         self.compile_seconds = self.evaluator.seconds
-        self.first: dict[str, np.ndarray] = {}
+        self.first_observed: dict[str, np.ndarray] = {}
         if first.recording.observe is not None:
             params = self.state.model.params if first.mesh is None else on_first_device(self.state.model.params)
             observe, _ = compiled(observe_members, (first.program(),), (params,), once=True)
-            self.first = on_host(observe(params))
+            self.first_observed = on_host(observe(params))
 
     # ---- what subclasses know
 
-    def reach(self, start: int, stop: int) -> int:
-        """Makes the tables of server step `start` available. Returns where a call that should end at `stop` ends."""
+    def enter(self, start: int, stop: int) -> int:
+        """Enters the window of server step `start`. Returns where a call that should end at `stop` ends."""
         return stop
 
     def resume(self, steps: int, records: Sequence[Records]) -> None:
@@ -104,7 +104,7 @@ class Execution:
     def compile(self, tables: Any, shapes: Shapes) -> None:
         """Compiles the program for tables on the device."""
         self.tables, self.program = placed(self.program.mesh, tables), self.program._replace(shapes=shapes)
-        self.constant = self.members, self.problems[0].device, self.tables
+        self.constant = self.hyperparameters, self.problems[0].device, self.tables
         arguments = (*self.constant, self.state, *[on_device(np.int32(0))] * 3)
         self.compiled, seconds = compiled(advance, (self.program,), arguments, (3,), deterministic=self.deterministic)
         self.compile_seconds += seconds
@@ -112,7 +112,7 @@ class Execution:
     def advance(self, start: int, stop: int) -> Records:
         """Makes the server steps start .. stop - 1, of one chunk, and returns their records [P, steps, ...] on the
         host."""
-        if (end := self.reach(start, stop)) < stop:
+        if (end := self.enter(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
         first, last = self.rows_before[start], self.rows_before[stop]
         if (last - first) % self.shapes.rows_per_check:  # only `iterate` ends a call within a block
@@ -180,7 +180,7 @@ class Execution:
             length: number of the first ones.
         """
         made, info = self._made(index, 0, [jax.tree.map(operator.itemgetter(np.s_[index, :length]), records.info)])
-        for name, values in self.first.items():
+        for name, values in self.first_observed.items():
             info[name] = np.concatenate([values[index][None], info[name]])
         return made, info
 

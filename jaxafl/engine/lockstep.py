@@ -61,7 +61,7 @@ class Lockstep(Execution):
         segments, steps = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
         self.compile(on_device(Tables(segments, steps, rows, np.int32(0))), shapes)
 
-    def reach(self, start: int, stop: int) -> int:
+    def enter(self, start: int, stop: int) -> int:
         return self.borders[np.searchsorted(self.borders, stop)]
 
     def made(self, index: int) -> list[Schedule]:

@@ -139,7 +139,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
             until = min(progress.step + size, stop)
             if hook.steps:
                 until = min(until, (progress.step // hook.steps + 1) * hook.steps)
-            until = call(execution.reach, progress.step, until)
+            until = call(execution.enter, progress.step, until)
             before = time.perf_counter()
             progress.pieces.append(execution.advance(progress.step, until))
             if execution.ended is not None:  # a limit is known to be reached before the next server step

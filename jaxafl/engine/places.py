@@ -176,7 +176,7 @@ class Places:
                 steps.mask[where] = 1
             if steps.base_slot is not None:
                 steps.base_slot[where] = base
-            steps.update_slot[where], steps.client[where], steps.local_steps[where] = row, run.client, run.local_steps
+            steps.update_row[where], steps.client[where], steps.local_steps[where] = row, run.client, run.local_steps
             steps.staleness[where] = step.version - run.reference
             steps.multiplicity[where], steps.kind[where] = step.counts[place], step.kinds[place]
 

@@ -39,7 +39,7 @@ class Steps(NamedTuple):
     segments_before: Int32[Indices, "*T1"]  # segments executed before step t, and before the end
     time: Float32[Indices, "*T"]  # simulated seconds
     mask: Bool[Indices, "*T A"]  # None: every step has A arrivals
-    update_slot: Int32[Indices, "*T A"]  # row of the update in the store; None: row i is arrival i
+    update_row: Int32[Indices, "*T A"]  # row of the update in the store; None: row i is arrival i
     client: Int32[Indices, "*T A"]
     staleness: Int32[Indices, "*T A"]  # t - reference
     local_steps: Int32[Indices, "*T A"]
@@ -57,7 +57,7 @@ def columns_read(segments: Segments, steps: Steps, shapes: Any) -> tuple[Segment
     return segments, steps._replace(
         segments_before=None,
         mask=steps.mask if shapes.mask else None,
-        update_slot=steps.update_slot if shapes.slots else None,
+        update_row=steps.update_row if shapes.picks_rows else None,
         base_slot=steps.base_slot if shapes.base else None,
     )
 

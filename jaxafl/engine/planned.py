@@ -2,7 +2,7 @@
 
 The schedule is computed and planned in windows. A thread plans the next window while one is trained, so the first
 server step does not wait for the whole plan. At the origin of a window the ring contains the versions that later server
-steps read, and no untaken update is trained. So a run needs the memory of one window.
+steps read, and the store is empty. So a run needs the memory of one window.
 
 The borders of windows depend on the schedule alone, never on the length of a run or on a checkpoint, so a resumed run
 has the bits of one that was not interrupted. Only runs that must be planned as a whole have one window.
@@ -21,7 +21,6 @@ from jaxafl.clock import Delivery, Schedule
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import cut, joined
 from jaxafl.device import on_device
-from jaxafl.device.buffers import shared_size
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import ORIGIN, Origin, Plan
 from jaxafl.engine.problem import Problem, Shapes, Speed
@@ -98,7 +97,7 @@ class Planned(Execution):
         self.thread = ThreadPoolExecutor(1, "window")
         self._enter(window)
 
-    def reach(self, start: int, stop: int) -> int:
+    def enter(self, start: int, stop: int) -> int:
         if self.window.stop <= start < stop:
             self._enter(self.coming.result())
             self.build(self._shapes(self.window))
@@ -133,7 +132,8 @@ class Planned(Execution):
                 self._check_turns(cut(joined(self.parts), 0, start))
             self._check_turns(schedule)
         # the only window of a simulation keeps nothing for a next one
-        origin = None if origin is None and self.border == self.server_steps else origin or ORIGIN
+        if origin is None and self.border < self.server_steps:
+            origin = ORIGIN
         plan = plan_of(schedule, self.problems[0], self.planned_lanes, origin)
         return Window(schedule, plan, self.border, self.places)
 
@@ -178,7 +178,7 @@ class Planned(Execution):
         plan, schedule = window.plan, window.schedule
         steps = max(schedule.server_steps, 1)
         most = -(-_LARGEST * steps // max(int(np.maximum(schedule.taken, 1).sum()), 1)) + BLOCK
-        rows = shared_size(min(self.server_steps, max(most, steps)) if window.stop < self.server_steps else steps)
+        rows = power_of_two(min(self.server_steps, max(most, steps)) if window.stop < self.server_steps else steps)
         # multiples of 4, so that other seeds, which need a few slots more or less, share the program
         used = np.array([plan.slots, plan.rows])
         ring, store = (-(-(used + used // 8) // 4) * 4).tolist()

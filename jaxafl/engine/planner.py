@@ -1,7 +1,7 @@
 """Planning: which runs are trained together, from which ring slot, and where versions and updates are stored.
 
 An update depends only on the version its run started from, known when the run starts, and is not needed until it is
-consumed. The planner trains, in L *lanes*, all runs that have started and will be consumed, in the order of their
+consumed. The planner lets L *lanes* train all runs that have started and will be consumed, in the order of their
 latest starts, and lets server steps proceed until the next needed update is missing. A lane whose run ends loads the
 next pending run while the others continue (as in continuous batching), so clients with very different numbers of local
 steps do not wait for each other.
@@ -207,7 +207,7 @@ def _advance(
                 run_of[lane] = rank
                 push(working, (now + lengths[rank]) * lanes + lane)
             # until a lane can load the next pending run, or, with none pending, this step has all its updates
-            until = working[0] if waiting else max(end for end in working if needed[run_of[end % lanes]] == step)
+            until = working[0] if waiting else max(one for one in working if needed[run_of[one % lanes]] == step)
             now = until // lanes
             bound = (now + 1) * lanes
             while working and working[0] < bound:
@@ -265,7 +265,7 @@ def _place(
         segments_before=before,
         time=schedule.time.astype(np.float32),
         mask=mask,
-        update_slot=_table(mask.shape, mask, arrived, row_of),
+        update_row=_table(mask.shape, mask, arrived, row_of),
         client=schedule.client,
         staleness=schedule.staleness,
         local_steps=schedule.local_steps,

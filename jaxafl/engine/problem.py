@@ -61,7 +61,8 @@ class Speed(NamedTuple):
     """Execution options: they change speed and memory, never results (up to float rounding).
 
     Attributes:
-        lanes: local runs trained at once; `None`: 1 on a CPU, elsewhere as many as take the least time (`plan_of`).
+        lanes: local runs trained at once; `None`: 1 on one CPU device, elsewhere as many as take the least time
+            (`plan_of`; `Replying` for servers that reply).
         chunk: lanes per `vmap`; `None`: 1 on a CPU (where a loop is faster), elsewhere as many as half of the memory
             holds.
         deterministic: only operations that give the same bits every time; a CPU has no others.
@@ -111,7 +112,7 @@ class Shapes(NamedTuple):
         steps_per_call: the most server steps of a call, and rows of the returned records.
         rows_per_check: rows between two evaluations of the loop predicate; every call advances by a multiple of it.
         mask: True if some server step has fewer than A arrivals.
-        slots: True if the row of an update in the store may differ from its place among the arrivals.
+        picks_rows: True if the row of an update in the store may differ from its place among the arrivals.
         base: True if x_s is read.
         per_lane: True if lanes make different numbers of local steps in a segment.
         steady: True if a run begins and ends in every lane of every segment.
@@ -130,7 +131,7 @@ class Shapes(NamedTuple):
     steps_per_call: int = 1
     rows_per_check: int = 1
     mask: bool = False
-    slots: bool = False
+    picks_rows: bool = False
     base: bool = False
     per_lane: bool = False
     steady: bool = False
@@ -146,7 +147,7 @@ class Shapes(NamedTuple):
         return self._replace(**found, steady=self.steady and other.steady)
 
 
-_LARGER = ("ring", "store", "arrivals", "rows", "segments", "mask", "slots", "base", "per_lane")  # or True for one
+_LARGER = ("ring", "store", "arrivals", "rows", "segments", "mask", "picks_rows", "base", "per_lane")  # or True for one
 _TRIP_COUNTS = ("local_steps", "segments_per_row", "steps_per_row")
 
 

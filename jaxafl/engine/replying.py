@@ -63,7 +63,7 @@ class Replying(Execution):
             store=power_of_two(arrivals + (flying if ahead else 0)),
             arrivals=arrivals,
             mask=fixed is None,
-            slots=True,
+            picks_rows=True,
             base=first.reads_base,
             per_lane=True,
             rows=_WINDOW,
@@ -104,13 +104,13 @@ class Replying(Execution):
         self.tables, self.end = packing.views(self.vector)
         both = self.tables.segments, self.tables.steps
         self.tables_of_runs = [jax.tree.map(lambda leaf, at=at: leaf[at], both) for at in range(count)]
-        leaves, structure = jax.tree.flatten((self.members, self.problems[0].device))
+        leaves, structure = jax.tree.flatten((self.hyperparameters, self.problems[0].device))
         self.constant = tuple(leaves)  # flat, since a call would flatten the parts of the simulation again each time
         static, arguments = (self.program, packing, structure), (self.constant, on_device(self.vector), self.state)
         how: dict[str, Any] = dict(donate=(2,), deterministic=self.deterministic)
         self.compiled, seconds = compiled(several_steps, static, arguments, **how)
         results = self.compiled.out_tree
-        _, _, self.packing_out = jax.tree.unflatten(results, [None] * results.num_leaves)
+        _, _, self.packing_out = jax.tree.unflatten(results, [None] * results.num_leaves)  # it is static
         self.compile_seconds += seconds
 
     def _plan(self, start: int, stop: int, make: Callable[[int, int], tuple[np.ndarray, np.ndarray]]) -> None:

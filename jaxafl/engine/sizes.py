@@ -22,7 +22,7 @@ from jaxafl.models.model import Batch
 from jaxafl.options import UserError, check_whole
 
 MOST_LANES = 4096
-_GAIN = 1.15  # local steps per second with twice the lanes on an accelerator; 1.04 to 1.3 times as many on an H200
+_GAIN = 1.15  # factor of the local steps per second when lanes double on an accelerator; 1.04 to 1.3 on an H200
 BLOCK = 10  # rows per check: amortises the host sync of the loop predicate; windows begin at multiples
 
 
@@ -123,7 +123,7 @@ def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, most: int = 0, **ca
         rows=len(plan.steps.time),
         segments=len(plan.segments.active),
         mask=not plan.steps.mask.all() or arrivals > width,
-        slots=not plan.in_order or arrivals > width,
+        picks_rows=not plan.in_order or arrivals > width,
         base=problem.reads_base,
         per_lane=not plan.uniform or chunk == 1 or chunk < plan.lanes,
         steady=bool(plan.segments.loads.all() and plan.segments.saves.all()),

@@ -29,7 +29,7 @@ class Version(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A trained update that no server step has consumed yet; a row of the update store."""
+    """A trained update; a row of the update store."""
 
     delta: PyTree[Num[Array, "..."]]
     model_state: PyTree[Num[Array, "..."]]

@@ -76,7 +76,7 @@ class Tuned:
             ValueError: the format is unknown.
         """
         data = self.dataset
-        ends = [f"after {steps:,} server steps" for steps in data.server_steps.values]
+        ends = [f"within {steps:,} server steps" for steps in data.server_steps.values]
         metric = data.attrs["metric"].replace("_", " ")
         header = [_CONFIGURATION, *(f"{metric} {end}" for end in ends), "local steps"]
         rows = []
@@ -196,7 +196,7 @@ def tune(
         scores = values[rung].mean(axis=1)
         order = np.argsort(scores if lower else -scores, kind="stable")  # NaN, of dropped ones, is last
         if not np.isfinite(values[rung, order[0]]).all():
-            raise UserError(f"tune: no configuration has a finite {metric} after {lengths[rung]} server steps")
+            raise UserError(f"tune: no configuration has a finite {metric} within {lengths[rung]} server steps")
         going_on = 1 if rung == count - 1 else -(-len(left) // factor)
         ties += _tied(scores[order[: len(left)]], going_on, rung)
         left = order[:going_on].tolist()

@@ -61,7 +61,7 @@ def outlook(
     execution = work.execution(batches[0])
     end, done, taken, pace = work.every, 0, 0.0, 0.0
     while done < end and taken < _LONG_ENOUGH:
-        until = execution.reach(done, min(2 * done + 1, end))
+        until = execution.enter(done, min(2 * done + 1, end))
         begun = time.perf_counter()
         execution.advance(done, until)
         taken = time.perf_counter() - begun

@@ -60,7 +60,7 @@ def test_runs_that_failed_are_worst_and_named(found: tuple[Any, Any]) -> None:
     tuned = found[1]
     assert tuned.failed == ("client.learning_rate=1e+30, seed=1", "client.learning_rate=1e+30, seed=2")
     assert tuned.dataset.score.values[0, 2] == np.inf
-    with pytest.raises(ValueError, match="no configuration has a finite validation_accuracy after 3 server steps"):
+    with pytest.raises(ValueError, match="no configuration has a finite validation_accuracy within 3 server steps"):
         afl.tune(held_out(), {"client.learning_rate": [1e30]}, server_steps=3, eval_every=3)
 
 
@@ -86,7 +86,7 @@ def test_limits_end_runs_and_those_of_resources_grow_from_rung_to_rung() -> None
     assert first.step_arrivals.sum("step").values.tolist() == [[4]]
     assert first.stopped == "until updates 4" and last.stopped == "until updates 9"
     assert tuned.dataset.server_steps.values.tolist() == [2, 5]
-    assert "validation loss after 5 server steps" in tuned.table()
+    assert "validation loss within 5 server steps" in tuned.table()
 
 
 @pytest.mark.slow
