@@ -114,6 +114,7 @@ def test_runs_without_local_steps_beside_others_that_make_some() -> None:
     sim = descent(client=client, server=server.quafl(), clock=clock)
     alone, grouped = (sim.run(8, observe=observe_w, **how) for how in ({}, {"lanes": 6, "chunk": 6}))
     assert {0, 3} == set(np.unique(alone.local_steps))
+    np.testing.assert_allclose(alone.step_loss, alone.local_loss.mean("arrival"), rtol=1e-5)
     np.testing.assert_allclose(grouped.observe_w, alone.observe_w, rtol=1e-5)
 
 

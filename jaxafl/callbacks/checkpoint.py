@@ -188,7 +188,7 @@ class Checkpoint:
         if elapsed if self.steps is None else progress.step // self.steps > step // self.steps:
             self.save(execution, progress)
 
-    def settled(self, execution: Execution, progress: Progress) -> None:
+    def evaluated(self, execution: Execution, progress: Progress) -> None:
         if progress.eval_step[-1] == self.server_steps or over(execution, progress):
             if not self.in_sweep:
                 self.save(execution, progress)

@@ -191,9 +191,9 @@ class Hook:
             reasons[index] = next(filter(None, answers), None)
         return reasons
 
-    def settled(self, execution: Execution, progress: Progress) -> None:
+    def evaluated(self, execution: Execution, progress: Progress) -> None:
         if self.checkpoint:
-            self.checkpoint.settled(execution, progress)
+            self.checkpoint.evaluated(execution, progress)
         if self.watch.noticed:
             self._interrupt(execution, progress)
 

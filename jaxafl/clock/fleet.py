@@ -157,19 +157,19 @@ class Fleet:
             while flight and flight[0].run_id not in known:
                 heappop(flight)
             if flight and flight[0].run_id in self.open_ended:  # it ends now or later
-                self.settle()
+                self.hear_all()
                 continue
             first = min(flight[0].arrived, self.alarm) if flight else self.alarm
             phase = NEVER if self.transport is None else self.transport.time(self.now)
             opens = min(self.opens, self.wakes)
-            if opens < min(first, phase):
+            if opens < min(first, phase):  # clients start before anything ends
                 self.now, self.wakes = max(self.now, opens), NEVER
                 if opens == self.opens:
                     self.opens = NEVER
                     self.open(min(first, phase))
                 self.start_due()
                 continue
-            if phase <= first and phase < NEVER:
+            if phase <= first and phase < NEVER:  # a phase of a run on a shared link ends
                 ended = self.transport.advance(self.now)  # type: ignore[union-attr]
                 self.now = max(self.now, phase)
                 if ended is not None:  # else a transfer, or the work between two, that is not the last of its run
@@ -181,7 +181,7 @@ class Fleet:
             self.now, runs = first if first > self.now else self.now, []
             while flight and flight[0].arrived == first:
                 if flight[0].run_id in self.open_ended:
-                    self.settle()
+                    self.hear_all()
                     continue
                 run = heappop(flight)
                 if run.run_id not in known:
@@ -293,7 +293,7 @@ class Fleet:
         index, run_id = self.runs[client], self.started + self.before
         run = index + self.early
         if self.open_ended and self.seconds is not None and self.seconds.depends(client, index):
-            self.settle()  # earlier runs may be the longest
+            self.hear_all()  # earlier runs may be the longest
         if later := client in self.unheard and open_ended and self._bounded(client, index):
             steps = 1
         else:
@@ -353,7 +353,7 @@ class Fleet:
 
     def stop(self, run: LocalRun) -> None:
         """Stops a run in flight; its client restarts when time moves on, before idle clients are drawn."""
-        self.settle()
+        self.hear_all()
         run = self.known.get(run.run_id, run)
         if run.arrived <= self.now:
             self._fail(f"stops run {run.run} of client {run.client}, which has ended", "`discard` for runs that arrive")
@@ -433,7 +433,7 @@ class Fleet:
             self.unheard.discard(client)
         self._follow_replies()
 
-    def settle(self) -> None:
+    def hear_all(self) -> None:
         """Hears the replies on which the ends of runs in flight depend."""
         if not self.open_ended:
             return
@@ -461,7 +461,7 @@ class Fleet:
 
     def flying(self) -> Iterator[LocalRun]:
         """Yields the runs that have not ended yet, in start order."""
-        self.settle()
+        self.hear_all()
         yield from (run for run in self.known.values() if not run.arrived <= self.now)
 
     def held(self) -> list[int]:

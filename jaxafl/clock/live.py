@@ -153,7 +153,7 @@ class Live:
                 f"{available / 2**30:.0f} GiB; ask for fewer server steps, or end the run by until={{...}}"
             )
         found = self.advance(count)
-        self.fleet.settle()
+        self.fleet.hear_all()
         taken = {*found.per_arrival["run_id"].tolist()}
         left = [run for run in self.fleet.known.values() if run.run_id not in taken]  # else it may be taken again
         rest = [Dropped(run, WAITING if run.arrived <= self.fleet.now else FLYING, run.arrived) for run in left]

@@ -32,7 +32,7 @@ import jax
 import numpy as np
 from jax.extend.core import jaxprs_in_params
 
-from jaxafl.device.hardware import on_cpu
+from jaxafl.device.hardware import built_for_cpu
 from jaxafl.options import UserError, shown
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def compiled(
     leaves, structure = jax.tree.flatten(arguments)
     shapes = tuple(map(operator.attrgetter("shape", "dtype"), leaves))
     places = frozenset[Any]().union(*map(operator.methodcaller("devices"), leaves))
-    form = structure, shapes, operator.attrgetter(*_FLAGS)(jax.config), jax.default_backend(), on_cpu(), places
+    form = structure, shapes, operator.attrgetter(*_FLAGS)(jax.config), jax.default_backend(), built_for_cpu(), places
     key = function, static, donate, once, deterministic, *form
     with _lock:
         found, in_progress = _programs.setdefault(key, ([], threading.Lock()))

@@ -16,7 +16,7 @@ _as_accelerator = False
 """True in tests: programs on a CPU are built as for an accelerator, with static trip counts and lockstep."""
 
 
-def on_cpu() -> bool:
+def built_for_cpu() -> bool:
     """Returns True on a CPU: there, trip counts stay dynamic, and members advance and are evaluated one by one.
 
     How many lanes train at once depends on the backend itself, also in tests that set `_as_accelerator`.

@@ -21,7 +21,7 @@ from jaxafl.data.form import DataForm, kind_of_sample
 from jaxafl.data.held_out import gather_held_out
 from jaxafl.device import buffers, compiled, on_device, on_host
 from jaxafl.device.compilation import results_of
-from jaxafl.device.hardware import available_bytes, on_cpu
+from jaxafl.device.hardware import available_bytes, built_for_cpu
 from jaxafl.device.keys import drawing_key, jax_key
 from jaxafl.engine.devices import on_first_device
 from jaxafl.engine.members import over_members
@@ -177,7 +177,7 @@ def evaluate_members(
         model: of all members, each leaf [P, ...].
     """
     count = len(jax.tree.leaves(model)[0])
-    together = 1 if on_cpu() else count
+    together = 1 if built_for_cpu() else count
     one = functools.partial(evaluate, program, own_set, together, device, clients)
     return jax.lax.map(one, model) if together < count else over_members(one, count, (0,), 0)(model)
 
@@ -387,7 +387,7 @@ def _sizes(members: int, count: int, one: Callable[[Array], Any]) -> tuple[int, 
     """
     size = min(BATCH, count)
     names, results = zip(*results_of(one, jax.ShapeDtypeStruct((size,), jnp.int32)), strict=True)
-    if on_cpu():
+    if built_for_cpu():
         recurrent = {"scan", "while"} & {*names}
         return size, min(_PIECE, size) if max(results) > CACHE and not recurrent else size
     memory, kept = available_bytes(), members * AT_ONCE * sum(results)

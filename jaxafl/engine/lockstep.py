@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxafl.clock import Schedule
 from jaxafl.device import on_device
-from jaxafl.device.hardware import on_cpu
+from jaxafl.device.hardware import built_for_cpu
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.plan import LoopRows, Plan, Tables
 from jaxafl.engine.problem import Problem, Shapes, Speed
@@ -54,7 +54,7 @@ class Lockstep(Execution):
             per_lane=True,  # members with fewer local steps than others are masked
             steady=False,
             segments_per_row=None,
-            steps_per_row=None if on_cpu() else constant(rows.most_steps),
+            steps_per_row=None if built_for_cpu() else constant(rows.most_steps),
         )
         super().__init__(problems, shapes, speed.deterministic, shared=False)
         each = [tables_of(plan, shapes)[:2] for plan in plans]

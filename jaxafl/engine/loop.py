@@ -105,10 +105,10 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
         hook: has `seconds`, the longest duration of a piece, and `steps`, at whose multiples a piece ends (`None` for
             any). Its methods take the execution and the progress: `begin` before the first evaluation, where both may
             be restored; `piece` after each piece; `chunk` after every evaluation, which returns for each run the reason
-            to stop it, or `None`; then `settled`. An exception of one carries the results as `error.trained`.
+            to stop it, or `None`; then `evaluated`. An exception of one carries the results as `error.trained`.
         begun: `time.perf_counter()` at the beginning of the preparation.
     """
-    since = time.perf_counter() - execution.compile_seconds  # which `_ended` subtracts as it is then
+    since = time.perf_counter() - execution.compile_seconds  # `_ended` subtracts the compile seconds up to its own call
     progress = Progress(stops=[None] * len(execution.problems))
     size = block = execution.shapes.rows_per_check
     results = functools.partial(_ended, execution, progress, every, begun, since)
@@ -126,7 +126,7 @@ def run_to_end(execution: Execution, server_steps: int, every: int, hook: Any, b
         progress.eval_step.append(step)
         for run, why in enumerate(call(hook.chunk)):
             progress.stops[run] = progress.stops[run] or ((step, why) if why else None)
-        call(hook.settled)
+        call(hook.evaluated)
 
     hook.begin(execution, progress)
     if progress.step:

@@ -13,7 +13,7 @@ from jaxafl.client import turns_of
 from jaxafl.clock import Delivery, Schedule
 from jaxafl.device.buffers import num_bytes
 from jaxafl.device.compilation import results_of
-from jaxafl.device.hardware import available_bytes, on_cpu
+from jaxafl.device.hardware import available_bytes, built_for_cpu
 from jaxafl.engine.plan import Origin, Plan, Tables, columns_read
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import AT_ONCE, Problem, Shapes
@@ -101,7 +101,7 @@ def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> i
 
 def block_of(*ends: int) -> int:
     """Returns the rows between two evaluations of the loop predicate; all calls end at multiples. 1 on a CPU."""
-    return 1 if on_cpu() else math.gcd(*ends, BLOCK)
+    return 1 if built_for_cpu() else math.gcd(*ends, BLOCK)
 
 
 def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, most: int = 0, **calls: Any) -> Shapes:
@@ -111,7 +111,7 @@ def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, most: int = 0, **ca
     places = width if by_client else power_of_two(max(width, most))
     arrivals = problem.clock.arrivals(problem.data.num_clients) or places
     trips: dict[str, Any] = {}
-    if not on_cpu():  # see `Shapes`
+    if not built_for_cpu():  # see `Shapes`
         trips["local_steps"] = constant(plan.segments.active.max(axis=1, initial=0)) if plan.uniform else None
         trips["segments_per_row"] = constant(plan.rows_of_loop.segments)
     return Shapes(

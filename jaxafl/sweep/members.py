@@ -18,7 +18,7 @@ from jaxafl.callbacks.identity import identity
 from jaxafl.callbacks.limits import Limited, ends_of, limits_of
 from jaxafl.clock import Schedule
 from jaxafl.device import devices_of
-from jaxafl.device.hardware import on_cpu
+from jaxafl.device.hardware import built_for_cpu
 from jaxafl.engine.check import Parts, evaluation_interval
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
@@ -254,13 +254,13 @@ class Work:
         replies = bool(first.clock_sees_training)
         in_lockstep = not (self.limits.exact or first.server.needs.client_rows or first.server.needs.client_models)
         # on a CPU, a server that replies gains nothing from members that wait for each other
-        alone = on_cpu() and (replies or _num_parameters(first) > _MOST_BATCHED)
+        alone = built_for_cpu() and (replies or _num_parameters(first) > _MOST_BATCHED)
         if (most is None and alone) or (replies and not in_lockstep):
             most = 1
-        if in_lockstep and (replies or not on_cpu()) and all(len(members) == 1 for members in sharing):
+        if in_lockstep and (replies or not built_for_cpu()) and all(len(members) == 1 for members in sharing):
             sharing = [[place for members in sharing for place in members]]
         size = most or max(map(len, sharing))
-        if most is None and on_cpu():
+        if most is None and built_for_cpu():
             count, few = sum(map(len, sharing)), _FEW // max(1, _num_parameters(first))
             batch = max(_BATCH, -(-count // _BATCHES), min(-(-count // 2), few))
             size = -(-size // -(-size // batch))

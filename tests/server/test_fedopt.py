@@ -78,8 +78,8 @@ def test_the_servers_rate_is_the_one_that_was_applied_or_is_not_said(optimizer: 
 
 
 def test_the_asynchronous_error_of_a_step_of_rate_0_is_the_gradient() -> None:
-    asked = ("asynchronous_error", "gradient_norm")
-    found = descent(server=server.fedbuff(0.0), clock=ROUNDS).run(2, diagnostics=asked)
+    still = descent(server=server.fedbuff(0.0), clock=ROUNDS)
+    found = still.run(2, diagnostics=("asynchronous_error", "gradient_norm"))
     np.testing.assert_allclose(found.asynchronous_error**2, found.gradient_norm_squared, rtol=1e-5)
 
 
