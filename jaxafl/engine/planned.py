@@ -178,7 +178,8 @@ class Planned(Execution):
         plan, schedule = window.plan, window.schedule
         steps = max(schedule.server_steps, 1)
         most = -(-_LARGEST * steps // max(int(np.maximum(schedule.taken, 1).sum()), 1)) + BLOCK
-        rows = power_of_two(min(self.server_steps, max(most, steps)) if window.stop < self.server_steps else steps)
+        rows = min(self.server_steps, max(most, steps)) if window.stop < self.server_steps else steps
+        rows = -(-rows // 512) * 512  # so that runs of similar length share the program
         # multiples of 4, so that other seeds, which need a few slots more or less, share the program
         used = np.array([plan.slots, plan.rows])
         ring, store = (-(-(used + used // 8) // 4) * 4).tolist()
