@@ -98,10 +98,7 @@ def ever_more_samples(index: int) -> None:
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize(
-    "run",
-    slow_but([ever_more_clients, ever_more_samples, ever_more_members], ever_more_samples),
-)
+@pytest.mark.parametrize("run", slow_but([ever_more_clients, ever_more_samples, ever_more_members], ever_more_samples))
 def test_runs_of_new_shapes_leave_nothing(run: Callable[[int], Any]) -> None:
     run(0)
     before = others()

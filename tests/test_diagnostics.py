@@ -67,10 +67,13 @@ def test_gradient_error_drift_and_average(sim: afl.Simulation) -> None:
     assert versions[0].tolist() != versions[1].tolist()
 
 
-def test_the_drift_of_clients_with_models_of_their_own_is_refused() -> None:
-    clock = afl.clock.interrupting(period=2.0, contacted=2, durations=afl.clock.uniform(0.2, 1, per="step"))
-    with pytest.raises(ValueError, match="clients of quafl have their own models"):
-        classifier(server=afl.server.quafl(), clock=clock).run(2, diagnostics="drift")
+def test_the_drift_of_clients_or_regions_with_models_of_their_own_is_refused() -> None:
+    durations = afl.clock.uniform(0.2, 1, per="step")
+    contacts = afl.clock.interrupting(period=2.0, contacted=2, durations=durations)
+    regions = afl.clock.regional_rounds(regions=[0, 0, 1, 1], after=2, durations=durations)
+    for server, clock in ((afl.server.quafl(), contacts), (afl.server.fedat(), regions)):
+        with pytest.raises(ValueError, match=f"clients or regions of {server.name} have others"):
+            classifier(server=server, clock=clock).run(2, diagnostics="drift")
 
 
 def test_datasets_and_models_are_cited() -> None:

@@ -50,8 +50,7 @@ class NormalisedNNX(nnx.Module):
 
 
 @pytest.mark.parametrize(
-    "model",
-    [afl.models.from_linen(Untold()), pytest.param(afl.models.from_nnx(NormalisedNNX), marks=pytest.mark.slow)],
+    "model", [afl.models.from_linen(Untold()), pytest.param(afl.models.from_nnx(NormalisedNNX), marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize(
     "training",

@@ -4,6 +4,7 @@ import dataclasses
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -106,6 +107,9 @@ def test_diloco_and_delayed_nesterov_with_states_that_last_and_not():
     for reset, last in (("never", 1.0408041596), ("run", 1.1158974843)):
         found = versions(9, *adam, local(optax.adam, 0.1, 2, reset), late, timed(1.0, 1.7, 2.9))
         assert found[-1] == pytest.approx(last, rel=1e-9)
+    some, scheduled = (dataclasses.replace(late, activation=c) for c in (0.2, lambda step: jnp.where(step < 4, 0.2, 0)))
+    both = [versions(9, *adam, local(optax.adam, 0.1, 2), server, timed(1.0, 1.7, 2.9)) for server in (some, scheduled)]
+    assert (both[0][:4] == both[1][:4]).all() and (both[0][4:] != both[1][4:]).all()
 
 
 @pytest.mark.parametrize(("c", "expected"), [(0.0, [0.5, 2.25, 3.75, 7.875]), (0.5, [0.5, 1.875, 3.75, 6.8125])])

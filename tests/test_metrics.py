@@ -127,8 +127,7 @@ def test_where_the_way_matters_and_is_not_known_nothing_runs(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize(
-    ("name", "better"),
-    [("staleness", {}), ("f1/macro", {}), ("client_loss", {}), ("error", {"eror": "lower"})],
+    ("name", "better"), [("staleness", {}), ("f1/macro", {}), ("client_loss", {}), ("error", {"eror": "lower"})]
 )
 def test_names_and_declarations_that_are_invalid(name: str, better: Any) -> None:
     with pytest.raises(ValueError, match=next(iter(better), name)):

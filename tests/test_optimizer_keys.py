@@ -116,11 +116,7 @@ class keeping(drawing):
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["own", pytest.param("optax", marks=SLOW), pytest.param("own state", marks=SLOW)])
 def test_a_server_draws_by_the_step_and_the_seed(server: str) -> None:
-    made = {
-        "own": drawing(),
-        "own state": keeping(),
-        "optax": afl.server.fedopt(optax.noisy_sgd, **noisy()),
-    }[server]
+    made = {"own": drawing(), "own state": keeping(), "optax": afl.server.fedopt(optax.noisy_sgd, **noisy())}[server]
     client = afl.Client(learning_rate=1e-12, **CLIENT)
     first, again, other = (noise(client, made, seed=seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)

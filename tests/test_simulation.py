@@ -45,8 +45,7 @@ def adaptive_clock(times: np.ndarray) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "lanes"),
-    [("floor", 4), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ASYNCFEDED)],
+    ("name", "lanes"), [("floor", 4), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ASYNCFEDED)]
 )
 def test_asyncfeded_follows_its_reference(name: str, lanes: int) -> None:
     problem, options = quadratic(), ASYNCFEDED[name]

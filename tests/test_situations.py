@@ -76,7 +76,7 @@ def test_bounded_staleness_with_restarts_at_the_step():
 def test_a_limit_of_time_after_all_have_left_says_so():
     leaving = sessions(uniform(1, 2), constant(10), off=constant(5), leave=0.5)
     result = simulation(clock=free_running(2, durations=leaving)).run(until={"time": 1000})
-    assert "until time 1000, all clients were gone at" in result.attrs["stopped"] and result.time[-1] < 1000
+    assert "until time 1000, all clients were gone after" in result.attrs["stopped"] and result.time[-1] < 1000
     with pytest.raises(ValueError, match="for ever"):
         schedule(synchronous(durations=leaving), 10, 1, 50, 0)
 

@@ -99,8 +99,8 @@ class Checkpoint:
         fits = server_steps == known or (server_steps >= made and not (planned and made < known))
         if not about["over"] and not fits:
             raise UserError(
-                f"{self.folder} holds {made} of {known} server steps, and does not go on as {server_steps}: a "
-                "shorter run needs another folder, and a longer one the end of this run"
+                f"{self.folder} holds {made} of {known} server steps, and does not go on as {server_steps}: "
+                "for fewer server steps name another folder, and for more first let this run end"
             )
         return changed
 
@@ -164,7 +164,7 @@ class Checkpoint:
             progress.records = [jax.tree.map(lambda leaf: leaf[:, :evaluated], whole)] if evaluated else []
             progress.pieces = [jax.tree.map(lambda leaf: leaf[:, evaluated:], whole)]
         self.saved = None
-        ended = progress.eval_step and progress.eval_step[-1] >= self.server_steps
+        ended = over(execution, progress) or [0, *progress.eval_step][-1] >= self.server_steps
         words = "nothing left to do" if ended else "going on"
         log_info(f"{words} after {progress.step} server steps, from {self.folder}")
 

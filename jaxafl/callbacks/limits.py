@@ -207,7 +207,7 @@ class Limited:
             except Gone:
                 if "time" not in self.exact or not done:
                     raise
-                return done, f"until time {self.exact['time']:g}, all clients were gone at {clock.fleet.now:,.6g} s"
+                return done, f"until time {self.exact['time']:g}, all clients were gone after server step {done - 1}"
             unused = part.runs_refused + part.runs_lost
             within, why = self.reached(part.time, part.taken, unused, part.runs_begun, done, before)
             if mechanism:

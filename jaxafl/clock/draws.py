@@ -83,6 +83,8 @@ class PerRun:
                 wide, long = self.widest - level, 12 - self.widest + level
                 self.levels += [(wide, (1 << wide) - 1, long, begin, {})] * (1 << long)
             wide, inside, long, begin, blocks = self.levels[run]
+            if begin and not self.levels[begin - 1][0]:  # the block before is of this client alone, and over
+                self.levels[begin - 1][-1].pop(client, None)
             clients = np.minimum(np.arange(client & ~inside, (client | inside) + 1), self.num_clients - 1)
             runs = np.arange(begin, begin + (1 << long))
             values = self.compute(np.repeat(clients, len(runs)), np.tile(runs, len(clients)))

@@ -254,10 +254,11 @@ class Schedule(Summarised):
         joules = watts · busy + idle_watts · (T - busy) + joule_per_byte · (bytes up + down). Busy are the seconds of
         work of all runs up to T: also of those that were refused, lost or late, of stopped ones until the stop, and of
         those in flight until T. Transfers of `link` are work. A run works first, and hangs afterwards. With durations
-        that wait (hours, sessions, measured availability) it works in its last seconds, and a run whose client has left
-        does not work. Every run downloads a model. Updates that a server step takes, refused and lost ones, and those
-        that wait for a step are uploaded at the end of the run; `sampled` uploads those that it draws, each time. All
-        clients need `idle_watts` when they do not work, also those that never take part. The server is not counted.
+        that wait (hours, sessions, measured availability) it works in its last seconds, a run whose client has left
+        does not work, and work that `sessions(cut="restart")` throws away does not count. Every run downloads a model.
+        Updates that a server step takes, refused and lost ones, and those that wait for a step are uploaded at the end
+        of the run; `sampled` uploads those that it draws, each time. All clients need `idle_watts` when they do not
+        work, also those that never take part. The server is not counted.
 
         grams = Σ kWh · intensity, with the intensity at the time of the work, or of the end of the run for bytes.
 

@@ -231,7 +231,7 @@ def check_simulation(parts: Parts) -> None:
     check_clock(clock, clients)
     if message := broken(_FIT, parts):
         raise UserError(message)
-    server.check(clock, client, clients)
+    first.check(clock, client, clients)
     if isinstance(parts.aggregate, Aggregate):
         parts.aggregate.check(parts.prepared_server, clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and parts.arrivals == 1:

@@ -10,6 +10,7 @@ has the bits of one that was not interrupted. Only runs that must be planned as 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -125,7 +126,7 @@ class Planned(Execution):
     def _planned(self, start: int, origin: Origin | None) -> Window:
         """Returns the window that begins at a server step, and ends at the next border."""
         self._schedule_beyond(start)
-        schedule = cut(self.parts[-1], start, self.border)
+        schedule = dataclasses.replace(cut(self.parts[-1], start, self.border))
         if turns_of(self.problems[0].client):
             if self.newest is None:
                 self.newest = np.full(schedule.num_clients, -1)

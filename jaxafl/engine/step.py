@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client, filled, shared_of
+from jaxafl.clock import Delivery
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand, squares
 from jaxafl.device.keys import jax_key, pack, per_step, unpack
@@ -45,9 +46,9 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
     names = (names,) if isinstance(names, str) else tuple(names)
     for name in names:
         check_choice("run", "diagnostics", name, DIAGNOSTICS)
-    if "drift" in names and server.needs.client_models:
+    if "drift" in names and (server.needs.client_models or Delivery.REGIONAL in server.requires):
         raise ValueError(
-            f"drift is measured from a global version, but the clients of {server.name} have their own models"
+            f"drift is measured from a global version, but clients or regions of {server.name} have others"
         )
     return tuple(sorted(set(names), key=DIAGNOSTICS.index))
 

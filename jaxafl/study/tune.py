@@ -19,6 +19,7 @@ from jaxafl.models.metrics import falls
 from jaxafl.options import UserError, check_whole, named, shown
 from jaxafl.results.curves import check_at, value
 from jaxafl.results.failures import warned
+from jaxafl.results.points import in_words
 from jaxafl.results.tables.text import Cell, table
 from jaxafl.simulation import Simulation
 from jaxafl.study.comparison import seeds_of
@@ -77,7 +78,7 @@ class Tuned:
         """
         data = self.dataset
         ends = [f"within {steps:,} server steps" for steps in data.server_steps.values]
-        metric = data.attrs["metric"].replace("_", " ")
+        metric = f"{data.attrs['metric'].replace('_', ' ')} {data.attrs['at']}".strip()
         header = [_CONFIGURATION, *(f"{metric} {end}" for end in ends), "local steps"]
         rows = []
         for place in range(data.sizes[_CONFIGURATION]):
@@ -202,7 +203,7 @@ def tune(
         left = order[:going_on].tolist()
     best = left[0]
     dataset = _dataset(values, spent, lengths, chosen, members)
-    dataset.attrs |= {"metric": metric, "best": best, "factor": factor}
+    dataset.attrs |= {"metric": metric, "at": "" if at == "last" else in_words(at), "best": best, "factor": factor}
     words = dataset[_CONFIGURATION].values
     bad = np.argwhere(np.isinf(values).any(axis=0))
     failed = tuple(f"{words[place]}, seed={chosen[column]}" for place, column in bad)
@@ -269,7 +270,7 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
 def _judged(found: xr.Dataset, metric: str, at: str | Mapping[str, float], bad: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns values [configurations, seeds] (`bad` for a failed run) and local steps [configurations] of a rung."""
     values = np.full((found.sizes[_CONFIGURATION], found.sizes["seed"]), np.nan)
-    for row, column in np.ndindex(values.shape):
+    for row, column in np.ndindex(values.shape) if metric in found else ():  # not if it has no number in any run
         values[row, column] = value(found.isel({_CONFIGURATION: row, "seed": column}), metric, at)
     return np.where(np.isnan(values), bad, values), found.final_local_steps.sum("seed").values
 

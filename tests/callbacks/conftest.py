@@ -17,10 +17,7 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "planned": (afl.server.fedbuff(0.5), afl.clock.free_running(concurrency=4, buffer=2, durations=RUNS)),
     "online": (afl.server.asyncfeded(kappa=0.5), afl.clock.free_running(concurrency=4, durations=RUNS)),
     "synchronous": (afl.server.fedadam(0.1), afl.clock.synchronous(cohort=3, durations=RUNS)),
-    "before": (
-        afl.server.fedasync(0.5),
-        afl.clock.free_running(concurrency=5, before_step=True, durations=RUNS),
-    ),
+    "before": (afl.server.fedasync(0.5), afl.clock.free_running(concurrency=5, before_step=True, durations=RUNS)),
     "skew": (
         afl.server.fadas(0.05),
         afl.clock.free_running(concurrency=5, buffer=2, dispatch="step", start_skew=True, durations=RUNS),

@@ -221,7 +221,7 @@ class StopHere(afl.callbacks.Callback):
         return chunk.stop == 8
 
 
-def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path) -> None:
+def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path, capsys: Any) -> None:
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 2, "eval_every": EVERY}
     first = sim.run(20, callbacks=StopHere(), **how)
     assert first.sizes["step"] == 8
@@ -229,6 +229,7 @@ def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path) -> None:
         again = sim.run(steps, callbacks=StopHere(), **how)
         assert_same(again, first)
         assert again.attrs["stopped"] == first.attrs["stopped"]
+        assert "nothing left to do after 8 server steps" in capsys.readouterr().err
 
 
 def test_a_target_that_is_new_counts_for_what_the_folder_holds(tmp_path: pathlib.Path) -> None:

@@ -31,10 +31,7 @@ def old_names(name: str) -> str:
 def test_prefix_old_names_and_tensors_of_other_heads(folder, tmp_path):
     weights = tiny_bert.tensors()
     expected = made(folder)
-    others = {
-        "cls.predictions.bias": np.zeros(40, np.float32),
-        "bert.embeddings.position_ids": np.arange(12)[None],
-    }
+    others = {"cls.predictions.bias": np.zeros(40, np.float32), "bert.embeddings.position_ids": np.arange(12)[None]}
     model = bert(
         str(tiny_bert.write(tmp_path / "old", {old_names(one): leaf for one, leaf in weights.items()} | others))
     )

@@ -32,8 +32,7 @@ CONVOLUTIONS = {
 
 
 @pytest.mark.parametrize(
-    "case",
-    slow_but(CONVOLUTIONS, *{*CONVOLUTIONS} - {"few channels, even width", "gradients from y, wide padding"}),
+    "case", slow_but(CONVOLUTIONS, *{*CONVOLUTIONS} - {"few channels, even width", "gradients from y, wide padding"})
 )
 def test_conv2d_and_its_gradients_are_those_of_lax(case):
     image, window, features, strides, padding = CONVOLUTIONS[case]

@@ -188,8 +188,8 @@ def test_a_gradient_may_be_one_epoch_of_the_full_batch() -> None:
 def test_quafl_scales_a_rate_that_is_a_number() -> None:
     scheduled = Client(optax.sgd, learning_rate=optax.constant_schedule(0.1), steps=2, batch_size=None)
     simulation("quafl", CLOCKS["interrupting"], client=scheduled).check()
-    with pytest.raises(KeyError, match="learning_rate"):
-        simulation("quafl", CLOCKS["interrupting"], client=scheduled, server=server.quafl(True)).run(2)
+    with pytest.raises(ValueError, match="scale_local_rate"):
+        simulation("quafl", CLOCKS["interrupting"], client=scheduled, server=server.quafl(True)).check()
 
 
 def test_favano_takes_a_number_of_steps_per_client_but_not_per_run() -> None:

@@ -62,6 +62,8 @@ def test_runs_that_failed_are_worst_and_named(found: tuple[Any, Any]) -> None:
     assert tuned.dataset.score.values[0, 2] == np.inf
     with pytest.raises(ValueError, match="no configuration has a finite validation_accuracy within 3 server steps"):
         afl.tune(held_out(), {"client.learning_rate": [1e30]}, server_steps=3, eval_every=3)
+    with pytest.raises(ValueError, match="no configuration has a finite validation_auc"):
+        afl.tune(held_out(), GRID, "auc", server_steps=3, rungs=1, metrics={"auc": lambda labels, outputs: np.nan})
 
 
 def test_runs_are_not_stopped_by_the_test_set() -> None:

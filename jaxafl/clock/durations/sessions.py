@@ -33,7 +33,8 @@ class sessions(Duration):
 
     A client is on from time 0, for the first length of `on`, then off for the first of `off`, and so on. A run starts
     with the model that it has downloaded, even in a break, and works only while its client is on. Time in which it does
-    not work counts as hanging. Terms that are added to the sessions are not interrupted.
+    not work counts as hanging, and so does work that a restart throws away. Terms that are added to the sessions are
+    not interrupted.
 
     Args:
         durations: working time of a run in seconds.

@@ -107,10 +107,11 @@ class ia2sgd(_Always):
     """IA²SGD, also known as DuDe-ASGD: x ← x - η (1/N) Σ_{i=1..N} g_i at every arrival, g_i the last gradient of i.
 
     The model stays at x_0 until every client has arrived once, and in the step of the arrival that completes the
-    table. On `warm_up(free_running(concurrency=N), first="next")` these arrivals make no version, as in the authors'
-    code; on `free_running(concurrency=N)` each makes one. All clients are always in flight. One gradient per run is
-    `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ_i = -g_i; several local steps are our extension. Keeps
-    one row of parameters per client. Checked against the code of Ringleader's authors, in which it is a baseline.
+    table, unless it is the first one. On `warm_up(free_running(concurrency=N), first="next")` these arrivals make no
+    version, as in the authors' code; on `free_running(concurrency=N)` each makes one. All clients are always in flight.
+    One gradient per run is `Client(optax.sgd, learning_rate=1.0, steps=1)`, so that Δ_i = -g_i; several local steps are
+    our extension. Keeps one row of parameters per client. Checked against the code of Ringleader's authors, in which it
+    is a baseline.
 
     Args:
         learning_rate: server learning rate η; at least 0, or an Optax schedule of server steps.

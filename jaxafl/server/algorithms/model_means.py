@@ -11,10 +11,10 @@ import numpy as np
 import optax
 
 from jaxafl.client import Client, Moment
-from jaxafl.clock.contract import ByOptions, Delivery
+from jaxafl.clock.contract import ByOptions, Clock, Delivery
 from jaxafl.clock.protocols.rounds import RESYNCHRONISED, UNDRAFTED
 from jaxafl.device import Rows, buffers, weighted_sum
-from jaxafl.options import Number, Part, check_options, number, recording, static
+from jaxafl.options import Number, Part, UserError, check_options, number, recording, static
 from jaxafl.server.contract import Array, Arrivals, Needs, Outcome, Server, Tree, counts, first_of, norm
 
 
@@ -32,7 +32,8 @@ class afl(Server):
         broadcast: send the server's model to the clients. With `False` each client continues from its last local model,
             as in the authors' scripts, and the curves (mean LOCAL training loss) match theirs. This is not the
             algorithm: each client then trains on its local data only, and the server's average influences nothing. The
-            scripts' constant delay d = 2 is `durations=constant(2.0)` with `afl_rate(delay="seconds")`.
+            scripts' constant delay d = 2 is `durations=constant(2.0)` with `afl_rate(delay="seconds")`. With an upload
+            or an attack, a client's local model is here what the server receives.
 
     References:
         "Asynchronous federated learning with non-convex client objective functions and heterogeneous dataset",
@@ -210,7 +211,8 @@ class quafl(Server):
     """QuAFL without quantiser: server and clients average with each other at every contact.
 
     p = 1/(s + 1); each contacted client has executed h_i = min(K, steps that fit) local steps from its OWN model, which
-    yields x_i; x ← p x + (1 - p) mean_i x_i; then x_i ← p x_old + (1 - p) x_i. Keeps a model per client.
+    yields x_i; x ← p x + (1 - p) mean_i x_i; then x_i ← p x_old + (1 - p) x_i. With an upload or an attack, x_i is
+    here what the server receives, so that it knows the model of every client. Keeps a model per client.
 
     Args:
         scale_local_rate: multiply the clients' learning rate, a number, by 1/(1 - p), as in the authors' code.
@@ -225,6 +227,10 @@ class quafl(Server):
     accepts = Delivery.STALE | Delivery.PULLED
     references = ("zakerinia2022",)
     needs = Needs(client_models=True)
+
+    def check(self, clock: Clock, client: Client, num_clients: int) -> None:
+        if self.scale_local_rate and "learning_rate" not in client.hyperparameters:
+            raise UserError("quafl: scale_local_rate=True needs Client(optimiser, learning_rate=...) with a number")
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
         if not self.scale_local_rate:

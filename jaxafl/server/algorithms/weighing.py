@@ -42,7 +42,7 @@ class fednova(fedavg):
         plain = client.optimizer is optax.sgd and set(client.hyperparameters) == {"learning_rate"}
         if not plain or any(change is not None for change in changes):
             way = "Client(optax.sgd, learning_rate=...) without momentum, proximal term or schedule of a run's rate"
-            raise ValueError(f"fednova: {client} is not plain SGD; give {way}")
+            raise ValueError(f"fednova: the clients' {client.optimizer_name} is not plain SGD; give {way}")
 
     def weigh(self, arrivals: Arrivals) -> Array:
         p = super().weigh(arrivals)
