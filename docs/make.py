@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import os
@@ -24,7 +25,8 @@ import reference
 
 import jaxafl as afl
 from experiments.__main__ import PAPERS, details
-from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, Constructor, offered
+from jaxafl.cli.catalogue import KINDS, QUESTIONS, REQUIRED, Constructor, Option, offered
+from jaxafl.options import Bounds, bounds_of, kinds_of
 from jaxafl.references import BIBTEX
 
 DOCS = pathlib.Path(__file__).resolve().parent
@@ -85,7 +87,7 @@ def options() -> str:
                 lines.append("| option | type | default | allowed | help |\n| --- | --- | --- | --- | --- |")
                 for o in one.options:
                     default = "required" if o.default is REQUIRED else f"`{o.default!r}`"
-                    cells = [f"`{o.name}`", o.type, default, o.allowed, o.help]
+                    cells = [f"`{o.name}`", o.type, default, _allowed(one, o), o.help]
                     lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
                 lines.append("")
     return "\n".join(lines).rstrip()
@@ -217,8 +219,18 @@ def _source(call: Any) -> str:
 
 def _options(one: Constructor) -> str:
     default = {option.name: "" if option.default is REQUIRED else f"`{option.default!r}`" for option in one.options}
-    rows = [(f"`{o.name}`", o.type, default[o.name], o.allowed, _set(o.help)) for o in one.options]
+    rows = [(f"`{o.name}`", o.type, default[o.name], _allowed(one, o), _set(o.help)) for o in one.options]
     return _table(("option", "type", "default", "allowed", "what it is"), rows)
+
+
+def _allowed(one: Constructor, option: Option) -> str:
+    """Returns the values or bounds of an option in words."""
+    fields = dataclasses.fields(one.call) if dataclasses.is_dataclass(one.call) else ()
+    bounds = next((bounds_of(field) for field in fields if field.name == option.name), Bounds())
+    kinds = kinds_of(option.hint)
+    given = bounds.limits.items() if {int, float} & kinds.kinds else ()
+    limits = [f"{sign} {limit:g}" for sign, limit in given if limit is not None]
+    return ", ".join([*map(str, kinds.choices), *limits, *["also one per client"] * bounds.per_client])
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -21,7 +21,7 @@ import optax
 
 from jaxafl import client, clock, data, models, presets, server
 from jaxafl.client import attack, correction, upload
-from jaxafl.options import Bounds, Part, UserError, bounds_of, did_you_mean, kinds_of, types_of
+from jaxafl.options import Part, UserError, did_you_mean, kinds_of, types_of
 from jaxafl.server import Needs, aggregate
 
 REQUIRED = dataclasses.MISSING
@@ -66,7 +66,6 @@ class Option(NamedTuple):
     name: str
     type: str  # in words
     default: Any  # REQUIRED if there is none
-    allowed: str  # values or bounds, in words
     help: str
     hint: Any  # annotation
 
@@ -142,16 +141,14 @@ def imported(name: str) -> Any:
 def describe(call: Any) -> Constructor:
     """Describes a constructor by signature, fields and docstring."""
     helps, options = _helps(call), []
-    bounds = {one.name: bounds_of(one) for one in dataclasses.fields(call)} if dataclasses.is_dataclass(call) else {}
-    hints = types_of(call)
+    hints, is_part = types_of(call), dataclasses.is_dataclass(call)
     for name, parameter in inspect.signature(call).parameters.items():
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         hint = hints.get(name, float if default is REQUIRED else type(default))
         supplied = name in _SUPPLIED or (name, hint) == ("download", bool)  # a clock's `download` is a probability
         several = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if (_is_written(hint) or (default is REQUIRED and bounds)) and not supplied and not several:
-            allowed = _allowed(hint, bounds.get(name, Bounds()))
-            options.append(Option(name, _words(hint), default, allowed, helps.get(name, ""), hint))
+        if (_is_written(hint) or (default is REQUIRED and is_part)) and not supplied and not several:
+            options.append(Option(name, _words(hint), default, helps.get(name, ""), hint))
     summary = " ".join((inspect.getdoc(call) or "").partition("\n\n")[0].split())
     clocks = tuple(sorted(getattr(call, "clocks", ())))
     local = getattr(call, "local", {})
@@ -177,13 +174,6 @@ def _is_written(hint: Any) -> bool:
     """Returns True if a command line can give values of a type: numbers, words, lists and parts."""
     kinds = kinds_of(hint).kinds
     return bool(parts_of(hint) or kinds & {*_WRITTEN}) and bytes not in kinds  # NumPy's `ArrayLike` has it
-
-
-def _allowed(hint: Any, bounds: Bounds) -> str:
-    """Returns values or bounds in words."""
-    given = bounds.limits.items() if {int, float} & kinds_of(hint).kinds else ()
-    limits = [f"{sign} {limit:g}" for sign, limit in given if limit is not None]
-    return ", ".join([*map(str, kinds_of(hint).choices), *limits, *["also one per client"] * bounds.per_client])
 
 
 def _makes(call: Any, made: Any) -> bool:

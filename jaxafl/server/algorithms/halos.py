@@ -48,8 +48,9 @@ class halos(Server):
     - x reaches region l: y_l ← (1 - α) y_l + α x, r_l ← y_l.
 
     What arrives during a round trip remains in y_l, times 1 - α, and is part of no u. The momentum of a region does not
-    see the merge. x is evaluated, and batch statistics are those of the newest arrival. No update is discounted. The
-    rule follows the authors' simulator, whose rates per arrival are η/N: 0.15 and 0.2 by default.
+    see the merge. x is evaluated, and batch statistics are those of the newest arrival. No update is discounted. A
+    worker of `init(start=...)` goes on from the model that it has downloaded last. The rule follows the authors'
+    simulator, whose rates per arrival are η/N: 0.15 and 0.2 by default.
 
     Args:
         learning_rate: η of the global server; at least 0, or an Optax schedule of server steps, which count all events
