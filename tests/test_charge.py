@@ -51,6 +51,8 @@ def test_a_clock_that_cannot_charge_raises() -> None:
     sim = dataclasses.replace(simulation("executed", semi), server=afl.server.safa())
     with pytest.raises(ValueError, match="semi_async"):
         sim.check()
+    with pytest.raises(ValueError, match="planned times"):
+        simulation("executed", afl.clock.synchronous(durations=afl.clock.constant(1.0))).run(until={"time": 5})
 
 
 class says_so(afl.clock.free_running):

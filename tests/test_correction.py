@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -135,6 +136,12 @@ class own(shrinking):
 class forgetful(own):
     def serve(self, shared: Any, params: Any, messages: Any, arrivals: Any, num_clients: int) -> Any:
         return params
+
+
+@pytest.mark.parametrize("part", [correction.storm(), correction.local_momentum()])
+def test_a_run_at_rate_0_changes_no_momentum(part: Any) -> None:
+    run = SimpleNamespace(rate_sum=jnp.float32(0), step=jnp.int32(1), start=jnp.ones(2))
+    assert not part.finish(jnp.ones(2), part.init(jnp.ones(2))[0], (), run)[0].runs
 
 
 def test_an_error_names_the_method_that_it_comes_from() -> None:

@@ -363,6 +363,11 @@ def test_cohorts_of_regions():
     assert (np.abs(drawn[:5] - 120) < 25).all() and (drawn[5:] == 200).all()
 
 
+def test_an_optimiser_without_a_state_may_last():
+    first, same = (classifier(client=local(optax.sgd, 0.1, 2, reset)).run(5, lanes=3) for reset in ("run", "never"))
+    assert (first.loss == same.loss).all()
+
+
 LASTING = afl.Client(optax.adam, learning_rate=0.01, steps=3, batch_size=5, reset="never")
 DELAYS = afl.clock.uniform(1, 3)
 

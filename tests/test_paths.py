@@ -12,7 +12,6 @@ from jaxafl.cli import main
 from jaxafl.models.adapters.checkpoint import save_parameters
 from jaxafl.readers.directory import data_directory
 from tests import reported
-from tests.problems import classifier
 
 
 @pytest.fixture
@@ -46,11 +45,3 @@ def test_data_and_what_watches_a_run_may_lie_at_home(home: pathlib.Path, monkeyp
     assert data_directory("~/data") == home / "data"
     monkeypatch.setenv("JAXAFL_DATA_DIR", "~/sets")
     assert data_directory() == home / "sets"
-
-
-@pytest.mark.slow
-def test_runs_and_sweeps_are_kept_at_home(home: pathlib.Path) -> None:
-    classifier().run(2, save="~/run.nc", folder="~/kept")
-    afl.sweep(classifier(), {"seed": [0, 1]}, 2, folder="~/swept")
-    assert afl.gather("~/swept").sizes["seed"] == 2
-    assert {path.name for path in home.iterdir()} == {"run.nc", "kept", "swept", "elsewhere"}

@@ -69,7 +69,7 @@ def stem_of(module: str) -> str:
 def _parser(experiment: Experiment, module: str) -> argparse.ArgumentParser:
     said = "; ".join(f"{scale}: {what}" for scale, what in experiment.scales.items())
     about = f"{experiment.title}. {experiment.note}"
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about.replace("%", "%%"))
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("--scale", choices=[one for one in SCALES if one in experiment.scales], default="smoke",
                         help=said.replace("%", "%%"))  # fmt: skip
     parser.add_argument("--methods", nargs="+", choices=experiment.methods, default=list(experiment.methods),

@@ -92,6 +92,7 @@ class Client(Optimised, init=False):
             parameters, with `epochs`. The loss of an epoch is the mean over its mini-batches, each before its step.
         charge: epochs whose simulated time is charged, with `patience`: the `"planned"` or the `"executed"` ones.
             `"executed"` works on `synchronous` and `stale_rounds`, where rates by seconds use the planned duration.
+            The times of `Simulation.schedule` and `step` are planned, too.
         micro_batch: samples per gradient evaluation, by default a mini-batch, or 256 of a full one; larger batches are
             accumulated. It changes only speed and memory, except for models with batch normalisation or dropout, which
             apply them within each micro-batch.

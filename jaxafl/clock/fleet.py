@@ -113,8 +113,9 @@ class Fleet:
         self.wakes = NEVER  # time at which a client can start for a place that is due, if none can now
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
-        self.unheard: set[int] = set()  # clients whose replies are missing
-        self.open_ended: dict[int, LocalRun] = {}  # by run_id, runs in flight as if with one local step
+        self.unheard: dict[int, int] = {}  # client -> the newest server step whose reply to it is missing
+        self.open_ended: dict[int, tuple[LocalRun, int]] = {}  # by run_id, in flight as if with one step, and `unheard`
+        self.heard: dict[int, int] = {}  # run_id of one of them -> its local steps
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
@@ -254,7 +255,7 @@ class Fleet:
         self.stepped = self.now
         self.taken = runs
         if self.hear is not None:
-            self.unheard |= {run.client for run in runs}
+            self.unheard |= {run.client: self.version for run in runs}
             self._follow_replies()
         if makes:
             self.version, self.dropped = self.version + 1, []
@@ -319,7 +320,7 @@ class Fleet:
         self.runs[client], self.started = index + 1, self.started + 1
         self.known[run_id] = begun
         if later:
-            self.open_ended[run_id] = begun
+            self.open_ended[run_id] = begun, self.unheard[client]
         if self.repeats:
             self.known.pop(self.latest[client], None)
         self.latest[client] = run_id
@@ -421,8 +422,13 @@ class Fleet:
 
     # ---- what the engine calls
 
-    def reply(self, replies: Mapping[int, int]) -> None:
-        """Takes the server's answers: client -> local steps from its next start on."""
+    def reply(self, replies: Mapping[int, int], version: int | None = None) -> None:
+        """Takes the server's answers: client -> local steps from its next start after a server step on.
+
+        Args:
+            replies: the answers.
+            version: index of the server step; `None` is the last one.
+        """
         for client, steps in replies.items():
             if steps < 1:
                 raise UserError(
@@ -430,7 +436,10 @@ class Fleet:
                     f"{client}; expected 1 or more"
                 )
             self.local_steps[client] = [int(steps)]
-            self.unheard.discard(client)
+            if version in (None, self.unheard.get(client)):
+                self.unheard.pop(client, None)
+            if (run_id := self.latest[client]) in self.open_ended and self.open_ended[run_id][1] == version:
+                self.heard[run_id] = int(steps)  # later answers are to steps after its start
         self._follow_replies()
 
     def hear_all(self) -> None:
@@ -438,8 +447,8 @@ class Fleet:
         if not self.open_ended:
             return
         self.hear()  # type: ignore[misc]
-        for run_id, run in self.open_ended.items():
-            steps, index = self.planned_steps(run.client, run.run), run.run - self.early
+        for run_id, (run, _) in self.open_ended.items():
+            steps, index = self.heard.pop(run_id, self.local_steps[run.client][-1]), run.run - self.early
             seconds, work = self.seconds.of(run.client, index, steps, run.started, self.longest)  # type: ignore[union-attr]
             self.longest = max(self.longest, work) if work < NEVER else self.longest
             if run_id in self.known:

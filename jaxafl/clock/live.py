@@ -57,6 +57,8 @@ def check_clock(clock: Any, num_clients: int) -> None:
                 "device_trace); expected terms that do not: give mac_network(freeze=False), or link(up=...)"
             )
     clock.check(num_clients)
+    if clock.pause and getattr(clock, "hours", None) is not None:
+        raise UserError(f"{clock.name}: transfers that stop everyone shift starts out of the hours; give freeze=False")
     check_number(clock.name, "pause", clock.pause, least=0)
 
 

@@ -60,7 +60,8 @@ def write_many(buffer: Tree, indices: Array, mask: Array | None, rows: Tree) -> 
         return write(buffer, indices[0], row)
     targets = indices
     if mask is not None:
-        beyond = jax.tree.leaves(buffer)[0].shape[0] + jnp.arange(mask.shape[0], dtype=jnp.int32)
+        size = max(map(len, jax.tree.leaves(buffer)), default=0)
+        beyond = size + jnp.arange(mask.shape[0], dtype=jnp.int32)
         targets = jnp.where(mask, indices, beyond)  # distinct: a deterministic GPU would sort repeated indices first
     return jax.tree.map(lambda leaf, new: leaf.at[targets].set(new, mode="drop", unique_indices=True), buffer, rows)
 

@@ -183,7 +183,7 @@ _FIT: tuple[Rule, ...] = (
     (
         lambda p: p.client.charge == "executed" and not p.clock.order_free,
         "Client: charge='executed' on {clock.name}, where durations change who arrives; expected a clock that is "
-        "`order_free`, such as synchronous or stale_rounds. Leave charge out",
+        "`order_free`, such as stale_rounds, or synchronous without extra and deadlines. Leave charge out",
     ),
     (
         lambda p: not p.model.sees_mask and pads(p.client, p.data.counts) and jax.tree.leaves(p.form[1]),
@@ -231,7 +231,7 @@ def check_simulation(parts: Parts) -> None:
     check_clock(clock, clients)
     if message := broken(_FIT, parts):
         raise UserError(message)
-    first.check(clock, client, clients)
+    server.check(clock, client, clients)
     if isinstance(parts.aggregate, Aggregate):
         parts.aggregate.check(parts.prepared_server, clock, client, clients)
     if server.buffer > 1 and Delivery.CONTINUOUS in clock.delivers and parts.arrivals == 1:

@@ -133,7 +133,7 @@ class Places:
             clients = np.array([run.client for run in step.runs], int)
             found = reply[clients] if self.by_client else reply[: len(clients)]
             found = np.ones_like(clients) if failed else found * self.unit[clients]
-            fleet.reply(dict(zip(clients.tolist(), found.tolist(), strict=True)))
+            fleet.reply(dict(zip(clients.tolist(), found.tolist(), strict=True)), step.version)
         del self.queue[: len(replies)]
 
     def schedule(self) -> Schedule:

@@ -34,14 +34,6 @@ def test_one_distribution_is_cut_into_equal_parts() -> None:
     np.testing.assert_allclose((per_step <= 1).mean(axis=1), 1 - np.exp(-0.5), atol=2 / per_step.shape[1])
 
 
-@pytest.mark.slow
-def test_a_product_is_drawn() -> None:
-    latency, per_step = (uniform(1, 3) * uniform(0.1, 0.3, per="step")).step_times(3)
-    assert (latency == 0).all()
-    error = per_step.std(axis=1) / np.sqrt(per_step.shape[1])
-    assert (np.abs(per_step.mean(axis=1) - 0.4) < 5 * error).all() and (error < 0.01).all()
-
-
 def test_recorded_times_of_clients_with_different_numbers_of_runs() -> None:
     """Each client's runs are equally likely, however many the others have."""
     latency, per_step = recorded([[1.0, 2.0], [3.0], [1.0, 5.0, 6.0]], per="step").step_times(3)

@@ -347,6 +347,7 @@ def trained_layer():
         (nn.Embedding(2, 2, scale_grad_by_freq=True), {}, ValueError, "Embedding.*scale_grad_by_freq"),
         (with_hook(), {}, ValueError, "Linear has hooks on gradients"),
         (nn.Sequential(nn.BatchNorm1d(2, momentum=None)), {}, ValueError, "layer 0 .*momentum=None"),
+        (nn.InstanceNorm1d(2, affine=True, track_running_stats=True), {}, ValueError, "track_running_stats"),
         (trained_layer(), {}, ValueError, "values of weight of Linear are not draws.* reset=False"),
     ],
 )

@@ -21,7 +21,7 @@ class Last(NamedTuple):
 
 
 class _Momentum(Correction):
-    """Base class of corrections that send d_i, which the client keeps."""
+    """Base class of corrections that send d_i, which the client keeps after every run at a rate above 0."""
 
     downloads = False
     keeps_point = False
@@ -40,16 +40,16 @@ class _Momentum(Correction):
         return Last(zero, zero if self.keeps_point else (), jnp.zeros(())), ()
 
     def finish(self, moved: Tree, row: Last, shared: Tree, run: LocalRun) -> tuple[Last, Tree]:
-        rate = jnp.where(run.rate_sum > 0, run.rate_sum, 1)  # a rate of 0 says nothing of the gradient
-        kept = jax.tree.map(lambda m, d: jnp.where(run.rate_sum > 0, -m / rate.astype(m.dtype), d), moved, row.momentum)
+        moves = run.rate_sum > 0  # a rate of 0 says nothing of the gradient
+        kept = jax.tree.map(lambda m: -m / jnp.where(moves, run.rate_sum, 1).astype(m.dtype), moved)
         after = Last(kept, run.start if self.keeps_point else (), jnp.ones_like(row.runs))
-        return optax.tree.where(run.step > 0, after, row), None
+        return optax.tree.where(moves & (run.step > 0), after, row), None
 
 
 class local_momentum(_Momentum):
     """Momentum of the clients, as in BASGDm: a run sends d_i ← (1 - μ) g + μ d_i, with its gradient g.
 
-    d_i begins at 0, and changes at the end of every completed run, also if no server step takes it.
+    d_i begins at 0, and changes at the end of every completed run at a rate above 0, also if no step takes it.
 
     Args:
         momentum: μ in [0, 1).
@@ -74,7 +74,8 @@ class storm(_Momentum):
     """Recursive momentum of the clients: a run sends d_i ← g(x; ξ) + (1 - β) (d_i - g(x'; ξ)).
 
     x' is the model of the client's last run, and both gradients are of the same mini-batch ξ, so that a run computes
-    two. The first run sends g(x; ξ). d_i changes at the end of every completed run, also if no server step takes it.
+    two. The first run sends g(x; ξ). d_i changes at the end of every completed run at a rate above 0, also if no step
+    takes it.
 
     Args:
         beta: β in [0, 1]. 1 sends plain gradients.

@@ -140,7 +140,9 @@ class suspension(Duration):
     """Random hangs of U(0, L) extra seconds, L the longest run so far, hangs excluded.
 
     Reading: "so far" means among all runs, of any client, that started before this one (in start order), so the first
-    run never hangs. Used as a term: `uniform(1, 5) + suspension(0.1)`.
+    run never hangs. Clocks that send tasks ahead (`routed`, `regional_rounds` with `down`) order runs by their sending,
+    and `interrupting` takes L at the contact, over the runs contacted so far. Transfers over `link(shared=...)` are not
+    in L. Used as a term: `uniform(1, 5) + suspension(0.1)`.
 
     Args:
         probability: probability that a run hangs, in [0, 1].

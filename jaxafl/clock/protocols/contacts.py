@@ -16,7 +16,7 @@ from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
 from jaxafl.clock.options import check_recording
 from jaxafl.clock.synchronous import drawn_clients
 from jaxafl.device.keys import Purpose
-from jaxafl.options import Number, check_whole, number, recording, static
+from jaxafl.options import Number, UserError, check_whole, number, recording, static
 
 _ROUNDING = 1e-9  # relative; a step that ends exactly at a contact counts
 
@@ -109,6 +109,11 @@ class interrupting(Clock):
         return self.contacted
 
     def steps(self, fleet: Fleet) -> Steps:
+        if not fleet.seconds.has_steps():  # type: ignore[union-attr]
+            raise UserError(
+                f"{self.name}: durations={self.durations!r:.100} are no latency plus a time per local step; expected "
+                'such durations. Give terms with per="step"'
+            )
         current = [_begin(fleet, client) for client in range(fleet.num_clients)]
         while True:
             now = (fleet.version + 1) * float(self.period)
@@ -116,8 +121,8 @@ class interrupting(Clock):
             taken, complete = [], []
             for client in contacted:
                 run = current[client]
-                latency, per_step = _lasting(fleet, run)
-                taken.append(_contact(run, now, latency, per_step))
+                latency, per_step, hang = _lasting(fleet, run)
+                taken.append(_contact(run, now, latency, per_step, hang))
                 if per_step < NEVER:
                     complete.append(latency + per_step * run.local_steps)
             fleet.longest = max([fleet.longest, *complete])
@@ -130,24 +135,25 @@ class interrupting(Clock):
 def _begin(fleet: Fleet, client: int) -> LocalRun:
     """Starts a run that ends at a contact. Its client works up to K local steps of it."""
     run = fleet.start(client, timed=False)
-    latency, per_step = _lasting(fleet, run)
-    run = fleet.known[run.run_id] = run._replace(work=latency + per_step * run.local_steps)
+    latency, per_step, hang = _lasting(fleet, run)
+    run = fleet.known[run.run_id] = run._replace(work=latency + per_step * run.local_steps - hang)
     return run
 
 
-def _lasting(fleet: Fleet, run: LocalRun) -> tuple[float, float]:
-    """Returns the seconds of a run before its first local step, and per local step."""
+def _lasting(fleet: Fleet, run: LocalRun) -> tuple[float, float, float]:
+    """Returns the seconds of a run before its first local step, those of a local step, and those in which it hangs."""
     latency, first = fleet.seconds.of_steps(run.client, run.run, run.started, fleet.longest)  # type: ignore[union-attr]
     if first == NEVER:  # the run completes no step
-        return 0.0, NEVER
-    return fleet.valid(latency, *run[1:4]), fleet.valid(first - latency, *run[1:4])
+        return 0.0, NEVER, 0.0
+    seconds, work = fleet.seconds.of(run.client, run.run, run.local_steps, run.started, fleet.longest)  # type: ignore[union-attr]
+    return fleet.valid(latency, *run[1:4]), fleet.valid(first - latency, *run[1:4]), seconds - work
 
 
-def _contact(run: LocalRun, now: float, latency: float, per_step: float) -> LocalRun:
+def _contact(run: LocalRun, now: float, latency: float, per_step: float, hang: float) -> LocalRun:
     """Returns a run with the local steps that it has completed by now."""
     working, made = now - run.started - latency, 0
     if working >= 0 and per_step < NEVER:
         fit = run.local_steps if per_step == 0 else math.floor(working / per_step * (1 + _ROUNDING))
         made = min(run.local_steps, fit)
-    work = min(now - run.started, latency + per_step * run.local_steps)
-    return run._replace(arrived=now, local_steps=made, work=work)
+    work = min(now - run.started, latency + per_step * run.local_steps) - hang
+    return run._replace(arrived=now, local_steps=made, work=max(work, 0.0))

@@ -60,7 +60,7 @@ class delayed_nesterov(OptaxServer):
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
         most = 1 / (self.period or clock.in_flight(num_clients))
-        check_number(self.name, "activation", self.activation, least=0, most=most)
+        check_number(self.name, "activation", self.at_step(0).activation, least=0, most=most)
 
     def prepare(self, clock: Clock, client: Client, counts: np.ndarray, seed: int) -> tuple[delayed_nesterov, Client]:
         return dataclasses.replace(self, period=self.period or clock.in_flight(len(counts))), client

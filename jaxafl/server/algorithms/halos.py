@@ -92,8 +92,8 @@ class halos(Server):
     }
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        check_number(self.name, "activation", self.activation, least=0, most=1 / self.period)
-        check_number(self.name, "regional_activation", self.regional_activation, least=0, most=1 / self.regional_period)
+        for name, period in (("activation", self.period), ("regional_activation", self.regional_period)):
+            check_number(self.name, name, getattr(self.at_step(0), name), least=0, most=1 / period)
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[halos, Client]:
         return dataclasses.replace(self, sizes=np.bincount(clock.regions).astype(float)), client

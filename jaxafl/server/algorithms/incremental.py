@@ -41,6 +41,10 @@ class _Incremental(Server):
         """Returns the stamps of the arrivals, int32 [A]."""
         return jnp.broadcast_to(arrivals.step, arrivals.client.shape)
 
+    def active(self, state: TableState, step: Array) -> Array:
+        """Returns True for clients whose updates v has, bool [N]."""
+        return state.stamp >= 0
+
     def direction(self, state: TableState, arrivals: Arrivals) -> Tree:
         """Returns v, from the state after the arrivals."""
         return state.mean
@@ -61,7 +65,8 @@ class _Incremental(Server):
         after = TableState(entered.table, mean, stamp)
         rate = jnp.where(moves, self.learning_rate, 0).astype(arrivals.loss.dtype)
         params = stepped(params, rate, self.direction(after, arrivals))
-        return Outcome(params, after, {"server_rate": rate}, weights=jnp.where(moves, counts(arrivals), 0))
+        moving = moves & self.active(after, arrivals.step)[arrivals.client]
+        return Outcome(params, after, {"server_rate": rate}, weights=jnp.where(moving, counts(arrivals), 0))
 
 
 class mifa(_Incremental):
@@ -174,9 +179,11 @@ class aced(ace):
         started = super().stamps(arrivals)
         return started if self.age == "dispatch" else started - arrivals.staleness
 
+    def active(self, state: TableState, step: Array) -> Array:
+        return step - state.stamp <= (state.table.count if self.max_age is None else self.max_age)
+
     def direction(self, state: TableState, arrivals: Arrivals) -> Tree:
-        oldest = state.table.count if self.max_age is None else self.max_age
-        active = arrivals.step - state.stamp <= oldest
+        active = self.active(state, arrivals.step)
         total = jnp.maximum(jnp.sum(active), 1)
         return state.table.weighted_sum((active / total).astype(arrivals.loss.dtype))
 
