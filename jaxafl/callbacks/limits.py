@@ -240,7 +240,7 @@ class Limited:
         if server_steps is None and not self.given:
             raise TypeError(f"{self.owner} needs server_steps, or limits such as until={{'time': 3600}}")
         if "time" in self.exact and simulation.client.charge == "executed":
-            raise UserError(f"{self.owner}: until time ends by planned times; give server_steps, or charge='planned'")
+            raise UserError(f"{self.owner}: until time reads planned times, not executed ones; give another limit")
         mechanism = simulation.mechanism() if "epsilon" in self.exact else None
         if mechanism is not None and mechanism.refused:
             raise UserError(f"{self.owner}: until epsilon: {mechanism.refused}")

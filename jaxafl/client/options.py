@@ -100,7 +100,7 @@ class Client(Optimised, init=False):
             `None` sends Δ. Non-trainable state is sent as it is.
         correction: correction of local gradients by what clients and server remember, one of `jaxafl.correction`.
         personal: function from the path of a parameter, such as `"head/kernel"`, to True if each client keeps it and
-            never sends it. Personal parameters begin as those of x_0.
+            never sends it. Personal parameters begin as those of x_0. Batch statistics are never personal.
 
     Raises:
         TypeError: the optimiser lacks a given hyperparameter, or needs a missing one. `Simulation.check` checks all.

@@ -58,7 +58,7 @@ def check_clock(clock: Any, num_clients: int) -> None:
             )
     clock.check(num_clients)
     if clock.pause and getattr(clock, "hours", None) is not None:
-        raise UserError(f"{clock.name}: transfers that stop everyone shift starts out of the hours; give freeze=False")
+        raise UserError(f"{clock.name}: transfers that stop everyone move starts out of the hours; give freeze=False")
     check_number(clock.name, "pause", clock.pause, least=0)
 
 

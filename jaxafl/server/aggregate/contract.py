@@ -25,7 +25,7 @@ class Aggregate(Part):
     """Base class of rules in the place of a server's weighted mean D = Σ_i w_i Δ_i.
 
     A subclass defines `update`, and `init` if it has a state. Its fields are options, whose numbers can be swept. Empty
-    steps do not reach it.
+    steps do not reach it. Batch statistics are averaged with the weights w_i, whatever the rule selects.
 
     Attributes:
         linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.buffers`. Devices
