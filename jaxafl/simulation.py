@@ -179,7 +179,7 @@ class Simulation(Stepwise, Summarised):
                 x_0 included.
             diagnostics: optional records, which cost memory, or a pass over the training data per server step.
                 `"drift"`: ‖x_t - x_s‖ of every arrival. `"gradient_norm"`: ‖∇F(x_t)‖², as `gradient_norm_squared`.
-                `"asynchronous_error"`: ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, η the recorded `server_rate`; ‖∇F(x_t)‖ for 0.
+                `"asynchronous_error"`: ‖∇F(x_t) - (x_t - x_{t+1}) / η‖, η the recorded `server_rate` (0: ‖∇F(x_t)‖).
                 `"average"`: test metrics of the mean of all versions x_1 .. x_t (of x_0 at first). `"per_client"`:
                 metrics along `population`, on each client's own test samples, else on those of `data.with_validation`;
                 NaN for clients without any. Of more than 10,000 clients, a fixed random sample. `"local_accuracy"`:

@@ -72,7 +72,7 @@ def test_the_drift_of_clients_or_regions_with_models_of_their_own_is_refused() -
     contacts = afl.clock.interrupting(period=2.0, contacted=2, durations=durations)
     regions = afl.clock.regional_rounds(regions=[0, 0, 1, 1], after=2, durations=durations)
     for server, clock in ((afl.server.quafl(), contacts), (afl.server.fedat(), regions)):
-        with pytest.raises(ValueError, match=f"clients or regions of {server.name} have others"):
+        with pytest.raises(ValueError, match=f"clients or regions of {server.name} have models"):
             classifier(server=server, clock=clock).run(2, diagnostics="drift")
 
 

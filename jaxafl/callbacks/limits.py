@@ -239,7 +239,7 @@ class Limited:
         """
         if server_steps is None and not self.given:
             raise TypeError(f"{self.owner} needs server_steps, or limits such as until={{'time': 3600}}")
-        if "time" in self.exact and simulation.client.charge == "executed":
+        if "time" in self.exact and simulation.client.charge == "executed" and self.owner != "schedule":
             raise UserError(f"{self.owner}: until time reads planned times, not executed ones; give another limit")
         mechanism = simulation.mechanism() if "epsilon" in self.exact else None
         if mechanism is not None and mechanism.refused:

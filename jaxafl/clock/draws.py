@@ -59,9 +59,6 @@ def rounds(width: int, compute: Callable[[np.ndarray], np.ndarray]) -> Callable[
     return lambda index: block(index // count)[index % count]
 
 
-_SAMPLES = (2, 12, 1000)  # numbers of local steps
-
-
 class PerRun:
     """Values of (client, run), computed in blocks of about 4096.
 
@@ -153,12 +150,17 @@ class Seconds:
         self.replied = self.has_steps() and not self.hangs
         self.by_start = not self.replied
 
-    def has_steps(self) -> bool:
-        """Returns True if runs last a latency plus a time per local step, by samples of the first two of a client."""
+    @np.errstate(invalid="ignore")
+    def has_steps(self, samples: tuple[int, ...] = (2, 12, 1000)) -> bool:
+        """Returns True if runs last a latency plus a time per local step, as the first two runs of every client show.
+
+        Args:
+            samples: numbers of local steps that are compared.
+        """
         clients = np.arange(len(self.steps))
         for runs in (0 * clients, 0 * clients + 1):
-            latency, one, *others = (self._block(0, steps, clients, runs) for steps in (0, 1, *_SAMPLES))
-            pairs = zip(_SAMPLES, others, strict=True)
+            latency, one, *others = (self._block(0, steps, clients, runs) for steps in (0, 1, *samples))
+            pairs = zip(samples, others, strict=True)
             if not all(np.allclose(n - latency, k * (one - latency), rtol=1e-6, equal_nan=True) for k, n in pairs):
                 return False
         return True

@@ -114,7 +114,8 @@ class Fleet:
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
         self.unheard: dict[int, int] = {}  # client -> the newest server step whose reply to it is missing
-        self.open_ended: dict[int, tuple[LocalRun, int]] = {}  # by run_id, in flight as if with one step, and `unheard`
+        # run_id -> a run that flies as if with one local step, and the server step whose reply it waits for
+        self.open_ended: dict[int, tuple[LocalRun, int]] = {}
         self.heard: dict[int, int] = {}  # run_id of one of them -> its local steps
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
@@ -423,16 +424,17 @@ class Fleet:
     # ---- what the engine calls
 
     def reply(self, replies: Mapping[int, int], version: int | None = None) -> None:
-        """Takes the server's answers: client -> local steps from its next start after a server step on.
+        """Takes the answers to a server step: client -> local steps of its runs that start after it.
 
         Args:
             replies: the answers.
             version: index of the server step; `None` is the last one.
         """
+        at = self.version - 1 if version is None else version
         for client, steps in replies.items():
             if steps < 1:
                 raise UserError(
-                    f"the server replied at server step {self.version - 1} with {steps} local steps for client "
+                    f"the server replied at server step {at} with {steps} local steps for client "
                     f"{client}; expected 1 or more"
                 )
             self.local_steps[client] = [int(steps)]

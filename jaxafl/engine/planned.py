@@ -126,6 +126,7 @@ class Planned(Execution):
     def _planned(self, start: int, origin: Origin | None) -> Window:
         """Returns the window that begins at a server step, and ends at the next border."""
         self._schedule_beyond(start)
+        # a copy, whose tables are not kept with the part
         schedule = dataclasses.replace(cut(self.parts[-1], start, self.border))
         if turns_of(self.problems[0].client):
             if self.newest is None:

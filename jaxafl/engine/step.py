@@ -48,7 +48,7 @@ def check_diagnostics(names: Any, server: Any) -> tuple[str, ...]:
         check_choice("run", "diagnostics", name, DIAGNOSTICS)
     if "drift" in names and (server.needs.client_models or Delivery.REGIONAL in server.requires):
         raise ValueError(
-            f"drift is measured from a global version, but clients or regions of {server.name} have others"
+            f"drift is measured from a global version, but clients or regions of {server.name} have models of their own"
         )
     return tuple(sorted(set(names), key=DIAGNOSTICS.index))
 

@@ -63,7 +63,7 @@ def of_schedule(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]
     found["step_arrivals"] = "step", mask.sum(axis=1)
     averaged = {"step_staleness": (schedule.staleness, mask)}
     if losses is not None:
-        averaged["step_loss"] = losses, mask & (schedule.local_steps > 0)  # others have none
+        averaged["step_loss"] = losses, mask & (schedule.table("local_steps") > 0)  # others have none
     for name, (values, counted) in averaged.items():
         means = np.ma.masked_array(values, ~counted).mean(axis=1, dtype=float)
         found[name] = "step", np.ma.filled(means, np.nan)

@@ -141,8 +141,8 @@ class suspension(Duration):
 
     Reading: "so far" means among all runs, of any client, that started before this one (in start order), so the first
     run never hangs. Clocks that send tasks ahead (`routed`, `regional_rounds` with `down`) order runs by their sending,
-    and `interrupting` takes L at the contact, over the runs contacted so far. Transfers over `link(shared=...)` are not
-    in L. Used as a term: `uniform(1, 5) + suspension(0.1)`.
+    and `interrupting` takes L at the contact, over the runs contacted so far, with their hangs. Transfers over
+    `link(shared=...)` are not in L. Used as a term: `uniform(1, 5) + suspension(0.1)`.
 
     Args:
         probability: probability that a run hangs, in [0, 1].

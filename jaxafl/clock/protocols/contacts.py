@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -109,10 +110,11 @@ class interrupting(Clock):
         return self.contacted
 
     def steps(self, fleet: Fleet) -> Steps:
-        if not fleet.seconds.has_steps():  # type: ignore[union-attr]
+        seconds: Any = fleet.seconds
+        if not seconds.has_steps((2, int(seconds.steps.max()))):
             raise UserError(
-                f"{self.name}: durations={self.durations!r:.100} are no latency plus a time per local step; expected "
-                'such durations. Give terms with per="step"'
+                f"{self.name}: durations={self.durations!r:.100} are not a latency plus a time per local step; "
+                'expected such durations. Give one term with per="step" in a product'
             )
         current = [_begin(fleet, client) for client in range(fleet.num_clients)]
         while True:
@@ -155,5 +157,5 @@ def _contact(run: LocalRun, now: float, latency: float, per_step: float, hang: f
     if working >= 0 and per_step < NEVER:
         fit = run.local_steps if per_step == 0 else math.floor(working / per_step * (1 + _ROUNDING))
         made = min(run.local_steps, fit)
-    work = min(now - run.started, latency + per_step * run.local_steps) - hang
-    return run._replace(arrived=now, local_steps=made, work=max(work, 0.0))
+    work = min(now - run.started, latency + per_step * run.local_steps - hang)
+    return run._replace(arrived=now, local_steps=made, work=work)

@@ -95,7 +95,7 @@ def from_nnx(
         return outputs, nnx.to_pure_dict(found) if train else state
 
     sees_mask = "mask" in takes and "mask" not in given[True]
-    sees_mask = sees_mask or not jax.tree.leaves(shapes[-1])  # state may be of the batch
+    sees_mask = sees_mask or not jax.tree.leaves(shapes[-1])  # the state may be computed from the batch
     description = {"network": network, **({"loss": loss} if isinstance(loss, str) else {})}
     model = Model(name or network, make, apply, description, None, sees_mask, better=better)
     return with_frozen("from_nnx", model, frozen)

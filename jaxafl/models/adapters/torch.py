@@ -105,7 +105,9 @@ def from_torch(
 
     for path, one in module.named_modules():
         if isinstance(one, environment.INSTANCE_NORMS) and one.track_running_stats:
-            raise UserError(f"from_torch: {path} updates running statistics in vain; give track_running_stats=False")
+            raise UserError(
+                f"from_torch: the running statistics of {path or network} would stay; give track_running_stats=False"
+            )
     of_norms = tuple(path for path, one in module.named_modules() if isinstance(one, environment.BATCH_NORMS))
     sees_mask = all(one.rpartition(".")[0] in of_norms for one, value in buffers.items() if value.dtype.kind == "f")
     description = {"network": network, "framework": "torch", "initial": _initial(trained, [*sample], buffers)}
