@@ -57,13 +57,6 @@ def check_clock(clock: Any, num_clients: int) -> None:
                 "device_trace); expected terms that do not: give mac_network(freeze=False), or link(up=...)"
             )
     clock.check(num_clients)
-    protocol: Any = getattr(clock, "clock", clock)  # of `warm_up`
-    chooses = protocol.composed.select if hasattr(protocol, "composed") else protocol
-    if clock.pause and getattr(chooses, "hours", None) is not None:
-        raise UserError(
-            f"{clock.name}: transfers that stop everyone move starts out of the hours; expected others, as of "
-            "mac_network(freeze=False)"
-        )
     check_number(clock.name, "pause", clock.pause, least=0)
 
 

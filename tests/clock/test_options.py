@@ -54,7 +54,6 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     (lambda: c.bernoulli(np.ones(3)), "upload", ValueError),
     (lambda: contacts(contacted=5), "contacted", ValueError),
     (lambda: contacts(durations=HOURS + 1), "durations", ValueError),
-    (lambda: free(select=c.within(HOURS), durations=c.mac_network(17.0, 2.2)), "hours", ValueError),
     (lambda: c.sampled(drawn=1.5, durations=ONE), "drawn", TypeError),
     (lambda: c.sampled(drawn=2, durations=ONE, send_buffer="keep"), "send_buffer", ValueError),
     (lambda: c.sampled(drawn=2, durations=5.0), "durations", TypeError),
