@@ -114,9 +114,8 @@ class Fleet:
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
         self.unheard: dict[int, int] = {}  # client -> the newest server step whose reply to it is missing
-        # run_id -> a run that flies as if with one local step, and the server step whose reply it waits for
+        # run_id -> a run that flies as if with one local step, and the server step whose reply says its local steps
         self.open_ended: dict[int, tuple[LocalRun, int]] = {}
-        self.heard: dict[int, int] = {}  # run_id of one of them -> its local steps
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
         rows = np.atleast_2d(np.asarray(local_steps, np.int32).T).T  # of every client or of all
@@ -440,8 +439,9 @@ class Fleet:
             self.local_steps[client] = [int(steps)]
             if version in (None, self.unheard.get(client)):
                 self.unheard.pop(client, None)
-            if (run_id := self.latest[client]) in self.open_ended and self.open_ended[run_id][1] == version:
-                self.heard[run_id] = int(steps)  # later answers are to steps after its start
+            run, asked = self.open_ended.get(self.latest[client], (None, -1))
+            if run is not None and asked == version:  # later answers are to steps after its start
+                self.open_ended[run.run_id] = run._replace(local_steps=int(steps)), asked
         self._follow_replies()
 
     def hear_all(self) -> None:
@@ -450,11 +450,11 @@ class Fleet:
             return
         self.hear()  # type: ignore[misc]
         for run_id, (run, _) in self.open_ended.items():
-            steps, index = self.heard.pop(run_id, self.local_steps[run.client][-1]), run.run - self.early
+            index, steps = run.run - self.early, run.local_steps
             seconds, work = self.seconds.of(run.client, index, steps, run.started, self.longest)  # type: ignore[union-attr]
             self.longest = max(self.longest, work) if work < NEVER else self.longest
             if run_id in self.known:
-                self.known[run_id] = run._replace(arrived=run.started + seconds, local_steps=steps, work=work)
+                self.known[run_id] = run._replace(arrived=run.started + seconds, work=work)
         self.flight[:] = [self.known[run.run_id] for run in self.flight if run.run_id in self.known]
         heapify(self.flight)
         self.open_ended.clear()

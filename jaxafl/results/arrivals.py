@@ -54,16 +54,18 @@ def of_schedule(schedule: Schedule, losses: np.ndarray | None) -> dict[str, Any]
         losses: mean loss of each run, [T, A]; `None` if it is not known.
     """
     mask, places = schedule.mask, ("step", "arrival")
-    indices = {"client_id": "client", "run_index": "run"} | ({"kind": "kind"} if schedule.kinds else {})
+    indices = {"client_id": schedule.client, "run_index": schedule.run}
+    if schedule.kinds:
+        indices["kind"] = schedule.kind
     found: dict[str, Any] = {"arrived": (places, mask.copy())}
-    for name, column in indices.items():  # tables of a schedule's attributes would be kept with it
-        found[name] = places, np.where(mask, schedule.table(column), int(MISSING[name]))
+    for name, values in indices.items():
+        found[name] = places, np.where(mask, values, int(MISSING[name]))
     for column, name in _NUMBERS.items():
-        found[name] = places, masked(schedule.staleness if column == "staleness" else schedule.table(column), mask)
+        found[name] = places, masked(getattr(schedule, column), mask)
     found["step_arrivals"] = "step", mask.sum(axis=1)
     averaged = {"step_staleness": (schedule.staleness, mask)}
     if losses is not None:
-        averaged["step_loss"] = losses, mask & (schedule.table("local_steps") > 0)  # others have none
+        averaged["step_loss"] = losses, mask & (schedule.local_steps > 0)  # others have none
     for name, (values, counted) in averaged.items():
         means = np.ma.masked_array(values, ~counted).mean(axis=1, dtype=float)
         found[name] = "step", np.ma.filled(means, np.nan)

@@ -80,6 +80,20 @@ def draw_of(duration: Any, prepared: Any, run: Run) -> Draw:
     return drawn
 
 
+def by_steps(seconds: Callable[[int], np.ndarray], samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Returns the latency of runs, their time per local step, and if they last latency + local steps · time per step.
+
+    Args:
+        seconds: function from local steps to the seconds of runs, float64 [...].
+        samples: numbers of local steps, besides 0 and 1, that are compared.
+    """
+    latency = seconds(0)
+    with np.errstate(invalid="ignore"):  # infinite durations
+        per_step = seconds(1) - latency
+        close = (np.allclose(seconds(k) - latency, k * per_step, rtol=1e-6, equal_nan=True) for k in samples)
+        return latency, per_step, all(close)
+
+
 def reads(duration: Any, num_clients: int) -> set[str]:
     """Finds the fields of `Run` on which the draws of a duration depend.
 
@@ -224,10 +238,10 @@ class Duration(Part):
         grid = jax.vmap(jax.vmap(lasting, (None, 0, None)), (0, None, None))
         clients = jnp.arange(num_clients, dtype=jnp.int32)
         order = jnp.arange(runs, dtype=jnp.int32)
-        latency, one, two = (np.asarray(grid(clients, order, steps)) for steps in (0, 1, 2))
-        if not np.allclose(two - one, one - latency, rtol=1e-6, equal_nan=True):
+        latency, per_step, fits = by_steps(lambda steps: np.asarray(grid(clients, order, steps)), (2,))
+        if not fits:
             raise UserError(f"{self!r:.100} is not latency + local steps · time per step: give a normaliser")
-        return latency, one - latency
+        return latency, per_step
 
     def __add__(self, other: Any) -> Duration:
         return Sum(self, _as_duration(other))

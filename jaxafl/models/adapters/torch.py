@@ -103,11 +103,6 @@ def from_torch(
         outputs = judged(loss_of, predictions, batch)
         return outputs, {one: new.get(one, value) for one, value in state.items()} if train else state
 
-    for path, one in module.named_modules():
-        if isinstance(one, environment.INSTANCE_NORMS) and one.track_running_stats:
-            raise UserError(
-                f"from_torch: the running statistics of {path or network} would stay; give track_running_stats=False"
-            )
     of_norms = tuple(path for path, one in module.named_modules() if isinstance(one, environment.BATCH_NORMS))
     sees_mask = all(one.rpartition(".")[0] in of_norms for one, value in buffers.items() if value.dtype.kind == "f")
     description = {"network": network, "framework": "torch", "initial": _initial(trained, [*sample], buffers)}
@@ -195,10 +190,12 @@ def _checked(module: TorchModule) -> TorchModule:
     for path, part in module.named_modules():
         hooked = any(one._backward_hooks for one in (part, *part.parameters(False))) or part._backward_pre_hooks
         averaged = isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.momentum is None
-        if hooked or averaged or getattr(part, "scale_grad_by_freq", False):
+        tracked = isinstance(part, torch.nn.modules.instancenorm._InstanceNorm) and part.track_running_stats
+        if hooked or averaged or tracked or getattr(part, "scale_grad_by_freq", False):
             raise UserError(
-                f"from_torch: the layer {path or type(part).__name__} has hooks on gradients, momentum=None or "
-                "scale_grad_by_freq=True, which JAX would not apply; expected none of these"
+                f"from_torch: the layer {path or type(part).__name__} has hooks on gradients, momentum=None, "
+                "scale_grad_by_freq=True, or track_running_stats=True of an instance norm, which JAX would not apply; "
+                "expected none of these"
             )
     module = getattr(module, "_orig_mod", module)  # torch.compile wraps modules
     values = [one for part in module.modules() for one in vars(part).values()]

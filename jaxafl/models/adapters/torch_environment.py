@@ -29,7 +29,6 @@ from jaxafl.options import UserError
 Array = jax.Array
 _TRACING = threading.RLock()  # without it, two threads that trace could leave `autograd.Function` patched
 BATCH_NORMS = torch.nn.modules.batchnorm._BatchNorm
-INSTANCE_NORMS = torch.nn.modules.instancenorm._InstanceNorm
 
 
 def _or_name(packet: Any, name: str, original: Any = torch._ops.OpOverloadPacket.__getattr__) -> Any:

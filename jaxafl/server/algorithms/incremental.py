@@ -41,13 +41,13 @@ class _Incremental(Server):
         """Returns the stamps of the arrivals, int32 [A]."""
         return jnp.broadcast_to(arrivals.step, arrivals.client.shape)
 
-    def active(self, state: TableState, step: Array) -> Array:
-        """Returns True for clients whose updates v has, bool [N]."""
-        return state.stamp >= 0
-
     def direction(self, state: TableState, arrivals: Arrivals) -> Tree:
         """Returns v, from the state after the arrivals."""
         return state.mean
+
+    def weigh(self, state: TableState, arrivals: Arrivals) -> Array:
+        """Returns the weights of the arrivals' batch statistics in a step that moves the model, float [A]."""
+        return counts(arrivals)
 
     def init(self, params: Tree, samples: Array) -> TableState:
         nothing = optax.tree.zeros_like(params)
@@ -65,8 +65,7 @@ class _Incremental(Server):
         after = TableState(entered.table, mean, stamp)
         rate = jnp.where(moves, self.learning_rate, 0).astype(arrivals.loss.dtype)
         params = stepped(params, rate, self.direction(after, arrivals))
-        moving = moves & self.active(after, arrivals.step)[arrivals.client]
-        return Outcome(params, after, {"server_rate": rate}, weights=jnp.where(moving, counts(arrivals), 0))
+        return Outcome(params, after, {"server_rate": rate}, weights=jnp.where(moves, self.weigh(after, arrivals), 0))
 
 
 class mifa(_Incremental):
@@ -180,7 +179,11 @@ class aced(ace):
         return started if self.age == "dispatch" else started - arrivals.staleness
 
     def active(self, state: TableState, step: Array) -> Array:
+        """Returns True for the clients in A, bool [N]."""
         return step - state.stamp <= (state.table.count if self.max_age is None else self.max_age)
+
+    def weigh(self, state: TableState, arrivals: Arrivals) -> Array:
+        return jnp.where(self.active(state, arrivals.step)[arrivals.client], counts(arrivals), 0)
 
     def direction(self, state: TableState, arrivals: Arrivals) -> Tree:
         active = self.active(state, arrivals.step)
