@@ -256,7 +256,7 @@ class Simulation(Stepwise, Summarised):
             hook = Hook(watch, callbacks, runs, keeper)
             execution = self.execution(server_steps, every, speed, seed, recording, origin, limited)
             (result,) = run_with_hooks(execution, server_steps, every, begun, hook, [finish], limited)
-        return warned(result, stacklevel=5) if any(execution.failures()) else result
+        return warned(result) if any(execution.failures()) else result
 
     def execution(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import pathlib
 import re
 import sys
@@ -128,7 +127,7 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
     return found
 
 
-def check_metric(owner: str, run: Run, metric: str, others: Sequence[str] = ()) -> None:
+def check_metric(owner: str, run: Run, metric: str, others: Sequence[str] = ()) -> bool:
     """Raises `ValueError` if a run does not evaluate a metric, or if it is not known which way the metric is better.
 
     Args:
@@ -141,7 +140,7 @@ def check_metric(owner: str, run: Run, metric: str, others: Sequence[str] = ()) 
     if run.metrics and metric not in run.metrics:
         close = did_you_mean(metric, known)
         raise UserError(f"{owner}: there is no metric {metric!r}; there are {', '.join(known)}{close}")
-    falls(metric, run.metrics, owner)
+    return falls(metric, run.metrics, owner)
 
 
 def name_of(run: Run) -> str:
@@ -153,11 +152,6 @@ def file_name(text: str) -> str:
     """Returns a text as a file name. A changed text gets a checksum, so that different texts have different names."""
     name = re.sub(r"[^\w.=,+-]+", "_", text)[:_LONGEST]
     return name if name == text else f"{name}-{zlib.crc32(text.encode()):08x}"
-
-
-def checksum(value: Any) -> str:
-    """Returns eight digits that tell values apart by their JSON."""
-    return f"{zlib.crc32(json.dumps(value, default=str).encode()):08x}"
 
 
 def file_of(path: pathlib.Path, run: Run) -> pathlib.Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -23,7 +22,7 @@ from jaxafl.engine.loop import Progress, over
 from jaxafl.engine.plan import ORIGIN, Origin
 from jaxafl.engine.planned import Planned
 from jaxafl.engine.state import State
-from jaxafl.options import UserError
+from jaxafl.options import UserError, warn
 from jaxafl.references import version
 
 # Without a budget, saving a large state at short intervals takes more time than training.
@@ -240,9 +239,7 @@ class Checkpoint:
             took = self.writing.result()
         except Exception as error:  # the file system, zipfile and NumPy raise many types
             why = f"{type(error).__name__}: {str(error)[:200]}"
-            warnings.warn(
-                f"{self.folder}: not saved, while the run goes on; earlier checkpoints stay ({why})", stacklevel=2
-            )
+            warn(f"{self.folder}: not saved, while the run goes on; earlier checkpoints stay ({why})")
             return False
         finally:
             self.writing = None

@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import pathlib
 import platform
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from jaxafl.data.federated import FederatedData
 from jaxafl.device.content import content
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
-from jaxafl.options import UserError, shown
+from jaxafl.options import UserError, shown, warn
 from jaxafl.references import version
 
 
@@ -83,7 +82,7 @@ def check_identity(folder: pathlib.Path, about: Mapping[str, Any], current: Mapp
         raise UserError(f"{folder} holds something else: {_listed(found)}; name another folder, or the same options")
     changed = _listed(versions)
     if changed:
-        warnings.warn(f"{folder} goes on, though {changed}: last digits may differ", stacklevel=2)
+        warn(f"{folder} goes on, though {changed}: last digits may differ")
     return "; ".join(filter(None, (about["changed"], changed)))
 
 

@@ -6,12 +6,12 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.table import Column
 
 from jaxafl.callbacks.base import in_notebook
-
-if TYPE_CHECKING:  # importing it here would slow down `import jaxafl`
-    from rich.console import Console
 
 EVERY = 30.0  # seconds between two lines of a log
 _BAR = 12  # characters
@@ -25,10 +25,10 @@ class Reporter(contextlib.AbstractContextManager[Any], Protocol):
     """
 
     def __exit__(self, *args: Any) -> None:
-        return None
+        """Ends the report."""
 
     def update(self, done: int, updates_per_second: float, metrics: dict[str, float]) -> None:
-        return None
+        """Receives the server steps that are done."""
 
 
 class _Shown(Reporter):
@@ -89,9 +89,7 @@ class Bar(_Shown):
     """A line with a bar, server steps, time left, updates per second and metrics. In notebooks, it needs ipywidgets."""
 
     def __init__(self, name: str, server_steps: int, console: Console | None = None) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
-        from rich.table import Column
 
         super().__init__(name, server_steps)
         console = console or Console(stderr=True)

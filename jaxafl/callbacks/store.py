@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxafl.options import UserError, as_path, check_whole
+from jaxafl.options import UserError, as_path, check_whole, warn
 
 
 class Saved(NamedTuple):
@@ -57,7 +56,7 @@ def newest(folder: pathlib.Path) -> Saved | None:
             raise
         except Exception as error:  # zipfile, NumPy and JSON raise many kinds
             why = f"{type(error).__name__}: {str(error)[:120]}"
-            warnings.warn(f"checkpoint {number} in {folder} is damaged and passed over ({why})", stacklevel=2)
+            warn(f"checkpoint {number} in {folder} is damaged and passed over ({why})")
     return None
 
 

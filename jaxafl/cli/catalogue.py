@@ -140,8 +140,11 @@ def imported(name: str) -> Any:
 
 def describe(call: Any) -> Constructor:
     """Describes a constructor by signature, fields and docstring."""
-    helps, options = _helps(call), []
+    owners = reversed(call.__mro__) if isinstance(call, type) else [call]
+    entries = [entry for owner in owners for entry in _DOCUMENTED.findall(inspect.getdoc(owner) or "")]
+    helps = {name: " ".join(text.split()) for _, name, text in entries}  # those of base classes included
     hints, is_part = types_of(call), dataclasses.is_dataclass(call)
+    options = []
     for name, parameter in inspect.signature(call).parameters.items():
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         hint = hints.get(name, float if default is REQUIRED else type(default))
@@ -184,10 +187,3 @@ def _makes(call: Any, made: Any) -> bool:
     needed = {one.name for one in inspect.signature(call).parameters.values() if one.default is one.empty}
     returned = types_of(call).get("return")
     return needed <= given and isinstance(returned, type) and issubclass(returned, made)
-
-
-def _helps(call: Any) -> dict[str, str]:
-    """Returns what the docstring says of arguments by name, including those of base classes."""
-    owners = reversed(call.__mro__) if isinstance(call, type) else [call]
-    found = [entry for owner in owners for entry in _DOCUMENTED.findall(inspect.getdoc(owner) or "")]
-    return {name: " ".join(text.split()) for _, name, text in found}

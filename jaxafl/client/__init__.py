@@ -3,7 +3,7 @@
 from jaxafl.client.memory import Memory, Turns, check_lasting, first_memory, first_shared, shared_of, turns_of
 from jaxafl.client.optimizer import MadeOptimizer, Optimised, dp_sgd, optimizer_step, takes_examples
 from jaxafl.client.options import Client, Moment, Timing, check_examples
-from jaxafl.client.sending import Traffic, computed_norm, sent_update, traffic
+from jaxafl.client.sending import Traffic, sent_update, traffic
 from jaxafl.client.training import Lane, begin, local_step
 from jaxafl.models.frozen import filled
 
@@ -20,7 +20,6 @@ __all__ = [
     "begin",
     "check_examples",
     "check_lasting",
-    "computed_norm",
     "dp_sgd",
     "filled",
     "first_memory",

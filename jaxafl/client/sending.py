@@ -67,11 +67,6 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     return filled(received, delta), message, memory
 
 
-def computed_norm(client: Client, delta: Tree) -> Array:
-    """Returns ‖Δ‖ of the parameters that are sent, before upload and attack."""
-    return optax.tree.norm(shared_of(client, delta))
-
-
 def traffic(client: Client, params: Tree, model_state: Tree) -> Traffic:
     """Returns the bytes of an update and of a model, without frozen and personal parameters.
 

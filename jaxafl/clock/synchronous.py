@@ -33,9 +33,9 @@ def drawn_clients(fleet: Fleet, round: int, size: int, *, replacement: bool = Fa
     """
 
     def draw() -> list[int]:
-        shares = [fleet.share(round * size + place) for place in range(size)]
         if size == fleet.num_clients and weights is None and not replacement:
             return list(range(size))
+        shares = [fleet.share(round * size + place) for place in range(size)]
         idle = idle_of(fleet.num_clients, size, weights)
         return [idle.draw(share) if replacement else take(idle, share) for share in shares]
 

@@ -174,6 +174,4 @@ class Dataset(Summarised):
         first = users[arrays["offset"]]
         if len(np.unique(first)) < len(first) or (users != np.repeat(first, counts)).any():
             return None
-        if self.user_names is None:
-            return first.astype(np.str_)
-        return np.asarray(self.user_names, np.str_)[first]
+        return first if self.user_names is None else np.asarray(self.user_names, np.str_)[first]

@@ -57,12 +57,7 @@ class DataForm:
 
 def kind_of_sample(x: Any) -> str:
     """Returns dtype and shape of one sample in words; `x` is a pytree of arrays `[n, ...]`, possibly traced."""
-
-    def one(leaf: Any) -> str:
-        dtype = leaf.dtype if hasattr(leaf, "dtype") else np.asarray(leaf).dtype
-        return f"{dtype}{[*np.shape(leaf)[1:]]}"
-
-    return str(jax.tree.map(one, x)).replace("'", "")
+    return str(jax.tree.map(lambda leaf: f"{leaf.dtype}{[*leaf.shape[1:]]}", x)).replace("'", "")
 
 
 def gather_stored(arrays: Any, client: jax.Array | int, positions: jax.Array) -> tuple[Any, jax.Array]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, cast
@@ -40,7 +39,7 @@ from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import remember_metrics
 from jaxafl.engine.state import State, example_batch, shapes_of_model
 from jaxafl.models.model import Batch, Model, recorded_classes
-from jaxafl.options import UserError, check_options, check_whole
+from jaxafl.options import UserError, check_options, check_whole, warn
 from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Server, unfit
 
@@ -214,7 +213,7 @@ def broken(rules: tuple[Rule, ...], parts: Parts) -> str:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    warnings.warn(message, stacklevel=4)  # Python forgets that it has warned whenever a block changes the filters
+    warn(message)  # Python forgets that it has warned whenever a block changes the filters
 
 
 def check_simulation(parts: Parts) -> None:

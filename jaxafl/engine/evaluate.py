@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +28,7 @@ from jaxafl.engine.problem import AT_ONCE, BATCH, DeviceData, Problem, Program
 from jaxafl.engine.state import State, Version
 from jaxafl.models.metrics import CONFUSION
 from jaxafl.models.model import Batch, Outputs, predictions_of
+from jaxafl.options import warn
 
 Array = jax.Array
 Fetch = Callable[[Array], tuple[Any, Array]]
@@ -137,10 +137,9 @@ class Evaluator:
         if name not in self.warned:
             self.warned.add(name)
             shapes = kind_of_sample(outputs)
-            warnings.warn(
+            warn(
                 f"run: the metric {prefix + name!r} {problem}, so its value is missing; a metric without any value is "
                 f"left out of the result. Outputs are {shapes} per sample; metrics of classes take outputs.argmax(-1)",
-                stacklevel=2,
             )
         return np.full(shape, np.nan)
 

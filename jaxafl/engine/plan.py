@@ -50,18 +50,6 @@ class Steps(NamedTuple):
     columns: dict[str, Indices] | None = None  # of the clock, [T] or [T, A]; None: it has none
 
 
-def columns_read(segments: Segments, steps: Steps, shapes: Any) -> tuple[Segments, Steps]:
-    """Returns tables with the columns that a program of these `Shapes` reads; the others are None."""
-    if shapes.steady:
-        segments = segments._replace(loads=None, saves=None)
-    return segments, steps._replace(
-        segments_before=None,
-        mask=steps.mask if shapes.mask else None,
-        update_row=steps.update_row if shapes.picks_rows else None,
-        base_slot=steps.base_slot if shapes.base else None,
-    )
-
-
 class LoopRows(NamedTuple):
     """Rows of the loop that executes a plan: each trains some segments and then takes some server steps."""
 

@@ -14,7 +14,7 @@ from jaxafl.clock import Delivery, Schedule
 from jaxafl.device.buffers import num_bytes
 from jaxafl.device.compilation import results_of
 from jaxafl.device.hardware import available_bytes, built_for_cpu
-from jaxafl.engine.plan import Origin, Plan, Tables, columns_read
+from jaxafl.engine.plan import Origin, Plan, Tables
 from jaxafl.engine.planner import make_plan
 from jaxafl.engine.problem import AT_ONCE, Problem, Shapes
 from jaxafl.engine.state import example_batch
@@ -140,7 +140,16 @@ def tables_of(plan: Plan, shapes: Shapes) -> Tables:
         table[tuple(map(slice, leaf.shape))] = leaf
         return table
 
-    segments, steps = columns_read(plan.segments, plan.steps, shapes)
+    segments, steps = plan.segments, plan.steps
+    # the columns that the program does not read are None
+    if shapes.steady:
+        segments = segments._replace(loads=None, saves=None)
+    steps = steps._replace(
+        segments_before=None,
+        mask=steps.mask if shapes.mask else None,
+        update_row=steps.update_row if shapes.picks_rows else None,
+        base_slot=steps.base_slot if shapes.base else None,
+    )
     if not shapes.per_lane:
         segments = segments._replace(active=segments.active.max(axis=1, initial=0))
     of_step = functools.partial(padded, shapes.rows, shapes.arrivals)

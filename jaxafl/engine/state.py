@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int32, Num, PyTree
 
-from jaxafl.client import Client, Lane, Memory, begin, computed_norm, first_memory, first_shared, sent_update
+from jaxafl.client import Client, Lane, Memory, begin, first_memory, first_shared, sent_update, shared_of
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key
@@ -114,7 +114,7 @@ def stored_of(client: Client, lane: Lane, reference: Tree, samples: Array) -> tu
     """
     delta, computed = optax.tree.sub(lane.params, reference), None
     if client.upload is not None or client.attack is not None:
-        computed = computed_norm(client, delta)
+        computed = optax.tree.norm(shared_of(client, delta))  # of the parameters that are sent
     delta, message, memory = sent_update(client, delta, lane, samples)
     loss = jnp.where(lane.step > 0, lane.loss / jnp.maximum(lane.step, 1), jnp.nan)
     return Stored(delta, lane.model_state, loss, lane.step, message, computed), memory

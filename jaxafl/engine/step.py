@@ -275,23 +275,21 @@ def _mean_state(arrivals: Arrivals, states: Tree, outcome: Outcome, current: Tre
         outcome: of the step.
         current: model state of the server.
     """
-    weights, kept = arrivals.multiplicity, None
+    weights, kept = arrivals.multiplicity, jnp.asarray(outcome.kept)
     if outcome.weights is not None:
         # equal weights become 1, and are summed as multiplicities are
         weights = jnp.where(arrivals.mask, outcome.weights, 0)
         largest = jnp.max(weights)
-        weights, kept = (jnp.asarray(one) / jnp.where(largest > 0, largest, 1) for one in (weights, outcome.kept))
+        largest = jnp.where(largest > 0, largest, 1)
+        weights, kept = weights / largest, kept / largest
     weights = jnp.where(arrivals.mask, weights, 0)
     total = jnp.sum(weights)
 
     def mean(leaf: Array, old: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             return jnp.where(total > 0, jnp.max(leaf, axis=0), old)  # counters: the furthest
-        found = jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1)
-        if kept is not None:
-            found += kept.astype(leaf.dtype) * old
-        divisor = total if kept is None else total + kept
-        return jnp.where(total > 0, found / jnp.maximum(divisor, 1).astype(leaf.dtype), old)
+        found = jnp.tensordot(weights.astype(leaf.dtype), leaf, axes=1) + kept.astype(leaf.dtype) * old
+        return jnp.where(total > 0, found / jnp.maximum(total + kept, 1).astype(leaf.dtype), old)
 
     return jax.tree.map(mean, states, current)
 
@@ -365,9 +363,7 @@ def full_gradient(program: Program, device: DeviceData, params: Tree, model_stat
     """
 
     def add(client: Array, total: Tree) -> Tree:
-        def fetch(places: Array) -> Any:
-            return program.data.gather(device.arrays, client, places)
-
+        fetch = functools.partial(program.data.gather, device.arrays, client)
         return gradient_sum(program, device.frozen, (params, model_state), fetch, device.counts[client], total)
 
     found = jax.lax.fori_loop(0, device.counts.shape[0], add, optax.tree.zeros_like(params))

@@ -63,11 +63,9 @@ def train_segment(
     lanes = over_members(begun, shapes.lanes, (0, 0, 0, 0), 0)(*columns)
     if segment.loads is not None:
         lanes = _where(segment.loads, lanes, state.lanes)
-    if program.mesh is not None:
-        lanes = _on_devices(program.mesh, lanes)
+    lanes = _on_devices(program.mesh, lanes)
     lanes = run_lanes(shapes, take_local_step, segment.active, lanes, max_steps)
-    if program.mesh is not None:
-        lanes = _on_devices(program.mesh, lanes)
+    lanes = _on_devices(program.mesh, lanes)
     update, memory = over_members(ended, shapes.lanes, (0, 0), 0)(lanes, segment.save_slot)
     state = state._replace(store=buffers.write_many(state.store, segment.save_row, segment.saves, update))
     if not shapes.steady:  # otherwise no segment reads the lanes of another, and none copies them
@@ -127,6 +125,8 @@ def _where(mask: Array, new: Lane, old: Lane) -> Lane:
     return jax.tree.map(lambda a, b: jnp.where(expand(mask, a), a, b), new, old)
 
 
-def _on_devices(mesh: Mesh, lanes: Lane) -> Lane:
+def _on_devices(mesh: Mesh | None, lanes: Lane) -> Lane:
     """Divides the lanes over the devices of a run, which train them; what reads all lanes gathers them."""
+    if mesh is None:
+        return lanes
     return jax.lax.with_sharding_constraint(lanes, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))

@@ -106,10 +106,8 @@ def kernels_of(owner: str, leaves: dict[str, Any], where: Where) -> dict[str, An
     Raises:
         UserError: `where` chooses none, or one of fewer than two axes.
     """
-    if where is None:
-        found = {name: leaf for name, leaf in leaves.items() if len(leaf.shape) == 2}
-    else:
-        found = {name: leaf for name, leaf in leaves.items() if where(name)}
+    chosen = where or (lambda name: len(leaves[name].shape) == 2)
+    found = {name: leaf for name, leaf in leaves.items() if chosen(name)}
     if not found or min(len(leaf.shape) for leaf in found.values()) < 2:
         raise UserError(f"{owner}: where chooses {[*found]} of {[*leaves]}; expected kernels, with at least two axes")
     return found

@@ -1,4 +1,4 @@
-"""The direction in which a metric is better, declared by the model or known by its name."""
+"""Metrics of whole test sets, and the direction in which a metric is better, declared or known by its name."""
 
 from __future__ import annotations
 

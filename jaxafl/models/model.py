@@ -73,7 +73,7 @@ Apply = Callable[[Params, State, Batch, Key, bool], tuple[Outputs, State]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Model(Summarised):
-    """Model of a simulation, constructed by `from_linen`, `from_nnx` or `from_functions`.
+    """Model of a simulation, constructed by `from_linen`, `from_nnx`, `from_torch` or `from_functions`.
 
     Equality and hash are by identity, so that a model can be a static argument of a compiled function.
 
@@ -273,8 +273,8 @@ def predictions_of(name: str, apply: Callable[..., Any], *arguments: Any) -> Any
         _predicting.reset(before)
     if not isinstance(found, Predictions):
         raise UserError(
-            f"the model {name} has no outputs, because its loss is all that it computes; construct it with from_linen "
-            "or from_nnx, or add from_functions(..., outputs=lambda params, batch: ...)"
+            f"the model {name} has no outputs, because its loss is all that it computes; construct it with "
+            "from_linen, from_nnx or from_torch, or add from_functions(..., outputs=lambda params, batch: ...)"
         )
     return found.values
 

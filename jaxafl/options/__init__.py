@@ -15,6 +15,7 @@ from jaxafl.options.checks import (
     required,
     shown,
     user_errors,
+    warn,
 )
 from jaxafl.options.part import (
     Number,
@@ -63,4 +64,5 @@ __all__ = [
     "static",
     "types_of",
     "user_errors",
+    "warn",
 ]

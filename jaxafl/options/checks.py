@@ -8,7 +8,9 @@ import operator
 import os
 import pathlib
 import reprlib
+import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -32,6 +34,16 @@ def user_errors(where: str = "") -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise UserError(f"{error} ({where})" if where else str(error)) from error
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line of a user's code that called the package, however deep in it the reason was found."""
+    level = 1
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("jaxafl."):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, category, stacklevel=level)
 
 
 class Bounds(NamedTuple):

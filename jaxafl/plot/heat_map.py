@@ -75,15 +75,17 @@ def heat_map(
     image = ax.imshow(np.ma.masked_invalid(mean), aspect="auto", cmap=colormaps["viridis"].with_extremes(bad="0.8"))
     ax.set_xticks(range(mean.shape[1]), labels[1])
     ax.set_yticks(range(mean.shape[0]), labels[0])
-    places = decimals(list(std[np.isfinite(std)]) or [float(np.nanmax(mean) - np.nanmin(mean)) / 10])
+    known = mean[np.isfinite(mean)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    places = decimals(list(std[np.isfinite(std)]) or [(high - low) / 10])
     if mean.size <= _WRITTEN:
-        middle = (np.nanmax(mean) + np.nanmin(mean)) / 2
+        middle = (low + high) / 2
         for (row, column), one in np.ndenumerate(mean):
             spread = f"\n± {std[row, column]:.{places}f}" if np.isfinite(std[row, column]) else ""
             text = f"{one:.{places}f}{spread}" if np.isfinite(one) else "failed or\nmissing"
             colour = "white" if one < middle else "black"
             ax.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
-    if np.isfinite(mean).any():
+    if known.size:
         best = np.nanargmin(mean) if falls(result, metric, "heat_map") else np.nanargmax(mean)
         row, column = np.unravel_index(best, mean.shape)
         ax.add_patch(Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, fill=False, edgecolor="#D55E00", linewidth=2))

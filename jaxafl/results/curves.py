@@ -70,12 +70,13 @@ def over_seeds(curves: Sequence[Curve], points: int, scale: float = 1.0) -> tupl
 
     Args:
         curves: a curve of each seed, with evaluations.
-        points: number of points, evenly spaced over the range that all curves cover.
+        points: number of points, evenly spaced over the range that all curves cover; none if there is no such range.
         scale: factor of the values.
     """
     if len(curves) == 1:
         return curves[0].at, scale * curves[0].values, np.zeros_like(curves[0].values)
-    at = np.linspace(max(one.at[0] for one in curves), min(one.at[-1] for one in curves), points)
+    first, last = max(one.at[0] for one in curves), min(one.at[-1] for one in curves)
+    at = np.linspace(first, last, points if first <= last else 0)
     values = scale * np.stack([np.interp(at, *one) for one in curves])
     return at, values.mean(axis=0), values.std(axis=0, ddof=1)
 

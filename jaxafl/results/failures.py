@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
+
+from jaxafl.options import warn
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
@@ -37,14 +38,9 @@ def place_of(step: int, client: int) -> str:
     return f"at server step {step}" + (f", after an update of client {client}" if client >= 0 else "")
 
 
-def warned(outcome: Any, stacklevel: int = 4) -> Any:
-    """Warns about failed runs, and returns the outcome of a run or a sweep.
-
-    Args:
-        outcome: a result, or the value of `train`.
-        stacklevel: frames up to the user's call, for the warning.
-    """
+def warned(outcome: Any) -> Any:
+    """Warns about failed runs, and returns the outcome of a run or a sweep: a result, or the value of `train`."""
     result = outcome if hasattr(outcome, "variables") else getattr(outcome, "dataset", None)
     if result is not None and (message := failures(result)[0]):
-        warnings.warn(message, FailedRun, stacklevel=stacklevel)
+        warn(message, FailedRun)
     return outcome

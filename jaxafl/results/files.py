@@ -125,6 +125,4 @@ def load(path: str | os.PathLike[str]) -> xr.Dataset:
     dataset.attrs = {
         name: value.item() if isinstance(value, np.generic) else value for name, value in dataset.attrs.items()
     }
-    for variable in dataset.variables.values():
-        variable.encoding = {}  # of integers, which would be written as such where a sweep has filled them with NaN
-    return dataset
+    return dataset.drop_encoding()  # of integers, written as such where a sweep has filled them with NaN

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from jaxafl.options import warn
 from jaxafl.results.curves import AXES, check_at, known_until
 
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
@@ -70,9 +70,8 @@ def at(result: xr.Dataset, **point: float) -> xr.Dataset:
     known = (place >= 0) & ~lost
     found = plain.map(lambda values: values.isel({_ALONG: place.clip(min=0)}).where(known), keep_attrs=True)
     if lost.any():
-        warnings.warn(
+        warn(
             f"at: {int(lost.sum())} of {lost.size} runs end before {axis}={number:g}, the first at "
             f"{float(end.where(lost).min()):g}: no value there (NaN)",
-            stacklevel=2,
         )
     return found.set_coords(coords).assign_attrs(result.attrs | {"at": words})

@@ -39,8 +39,8 @@ class Arrivals(NamedTuple):
         client: int32 [A], client indices.
         multiplicity: int32 [A], the number of times each update counts (2 for a client drawn twice).
         kind: int32 [A], kinds of the arrivals, as indices into `Clock.kinds`.
-        delta: updates Δ_i = x_i^K - x_s, each leaf [A, ...]; an argument for `weighted_sum` and `mean_delta` only, if
-            `Needs.linear`.
+        delta: updates Δ_i = x_i^K - x_s, each leaf [A, ...]; if `Needs.linear`, an argument for `weighted_sum`,
+            `mean_delta` and `squares` only.
         base: start models x_s, each leaf [A, ...], if `Needs.base`; otherwise `None`.
         staleness: int32 [A], τ = t - s; 0 for a fresh update.
         samples: float [A], sample counts n_i of the clients.

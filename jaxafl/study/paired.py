@@ -126,9 +126,7 @@ def survival(at: np.ndarray, reached: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """
     from scipy import stats
 
-    if not reached.any():
-        return np.zeros(0), np.zeros(0)
-    later = at[np.isfinite(at)].max() + 1  # SciPy refuses infinite times
+    later = at[np.isfinite(at)].max(initial=0.0) + 1  # SciPy refuses infinite times
     found = stats.ecdf(stats.CensoredData.right_censored(np.where(np.isfinite(at), at, later), ~reached)).sf
     events = np.isin(found.quantiles, at[reached])
     return found.quantiles[events], found.probabilities[events]

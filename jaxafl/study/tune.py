@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import math
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -15,8 +14,7 @@ import numpy as np
 from jaxafl.callbacks.base import Callback, check_callbacks, check_metric
 from jaxafl.callbacks.limits import divided, limits_of
 from jaxafl.callbacks.store import check_folder
-from jaxafl.models.metrics import falls
-from jaxafl.options import UserError, check_whole, named, shown
+from jaxafl.options import UserError, check_whole, named, shown, warn
 from jaxafl.results.curves import check_at, value
 from jaxafl.results.failures import warned
 from jaxafl.results.points import in_words
@@ -213,7 +211,7 @@ def tune(
     tuned = Tuned(members[best].values, members[best].simulation, dataset, tuple(results), failed, edges, tied)
     lost = f"without a finite {metric}: {'; '.join(failed)}" if failed else ""
     for said in filter(None, (lost, f"{'; '.join(edges)}: widen the grid" if edges else "", tied)):
-        warnings.warn(f"tune: {said}", stacklevel=3)
+        warn(f"tune: {said}")
     return tuned
 
 
@@ -258,8 +256,7 @@ def _lower(members: Sequence[Member], metric: str, of_sets: Any) -> bool:
     found = set()
     for one in {id(member.simulation.model): member.simulation for member in members}.values():
         run = one.as_run(0, 1, one.recording(metrics=of_sets))
-        check_metric("tune", run, metric)
-        found.add(falls(metric, run.metrics, "tune"))
+        found.add(check_metric("tune", run, metric))
     if len(found) > 1:
         raise UserError(
             f"tune: the metric {metric!r} is better when it is higher with some of the models, lower with others"

@@ -55,7 +55,10 @@ def assembled(dims: Dimensions, ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
     import xarray as xr
 
     first, *others = ended.values()
-    missing = without_steps(first)
+    missing = first.isel(step=slice(0), evaluation=slice(0), version=slice(0), missing_dims="ignore")
+    for name, values in missing.data_vars.items():
+        unknown = values.dtype.kind == "f" or str(name).startswith("final_")
+        missing[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
     missing.attrs = {
         name: text
         for name, text in first.attrs.items()
@@ -80,17 +83,6 @@ def assembled(dims: Dimensions, ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
     folded.attrs = failures | {name: text for name, text in folded.attrs.items() if name in shared}
     folded.attrs["sweep"] = json.dumps({name: column for name, (_, column) in coords.items()}, default=str)
     return folded
-
-
-def without_steps(result: xr.Dataset) -> xr.Dataset:
-    """Returns a result with the variables of another one and no server steps."""
-    import xarray as xr
-
-    blank = result.isel(step=slice(0), evaluation=slice(0), version=slice(0), missing_dims="ignore")
-    for name, values in blank.data_vars.items():
-        unknown = values.dtype.kind == "f" or str(name).startswith("final_")
-        blank[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
-    return blank
 
 
 def labels(column: list[Any]) -> list[Any]:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from jaxafl import results
 from jaxafl.callbacks.checkpoint import Checkpoint
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, interval_of, log_info, numbers_in
-from jaxafl.options import UserError, as_path
+from jaxafl.options import UserError, as_path, warn
 from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.assemble import Dimensions, assembled, shape_of
 
@@ -94,7 +93,7 @@ class SweepFolder:
         try:
             found = [results.load(self.file(place)) for place in places]
         except ValueError as error:
-            warnings.warn(f"{error}: the member runs again", stacklevel=2)
+            warn(f"{error}: the member runs again")
             return None
         shutil.rmtree(self.batch(places), ignore_errors=True)
         return found

@@ -34,14 +34,24 @@ def remembering(model: Any) -> Any:
 
 
 class silent(Server):
-    """Averages by samples, and says nothing of it."""
+    """Says nothing of weights."""
+
+    keeps = 0.0
 
     def update(self, params: Any, state: Any, arrivals: Arrivals) -> Outcome:
-        return Outcome(params, state)
+        return Outcome(params, state, kept=self.keeps)
+
+
+class keeping(silent):
+    keeps = 1.0
 
 
 def discount(trained: Any, step: int, samples: Any) -> Any:
     return 1 / np.sqrt(1 + trained.schedule.staleness[step])
+
+
+def aged(trained: Any, step: int, samples: Any) -> Any:
+    return samples / (1 + trained.schedule.staleness[step])
 
 
 def equal(trained: Any, step: int, samples: Any) -> Any:
@@ -49,19 +59,20 @@ def equal(trained: Any, step: int, samples: Any) -> Any:
 
 
 CASES = {
-    "fedavg": (afl.server.fedavg(), "synchronous", lambda t, s, n: n),
-    "fedavg, uniform": (afl.server.fedavg(weights="uniform"), "synchronous", equal),
-    "fedbuff": (afl.server.fedbuff(staleness="polynomial"), "free_running", discount),
-    "fedadam": (afl.server.fedadam(), "synchronous", equal),
-    "afl": (afl.server.afl(staleness_exponent=1.0), "stale_rounds", lambda t, s, n: n / (1 + t.schedule.staleness[s])),
-    "own": (silent(), "free_running", equal),
-    "fedasync": (afl.server.fedasync(alpha=0.25, staleness="constant"), "one", None),
+    "fedavg": (afl.server.fedavg(), "synchronous", lambda t, s, n: n, 0),
+    "fedavg, uniform": (afl.server.fedavg(weights="uniform"), "synchronous", equal, 0),
+    "fedbuff": (afl.server.fedbuff(staleness="polynomial"), "free_running", discount, 0),
+    "fedadam": (afl.server.fedadam(), "synchronous", equal, 0),
+    "afl": (afl.server.afl(staleness_exponent=1.0), "stale_rounds", aged, 0),
+    "own": (silent(), "free_running", equal, 0),
+    "own that keeps": (keeping(), "free_running", equal, 1),
+    "fedasync": (afl.server.fedasync(alpha=0.25, staleness="constant"), "one", equal, 3),  # x ← (1 - α) x + α x_i
 }
 
 
 @pytest.mark.parametrize("name", slow_but(CASES, "fedbuff"))
 def test_state_is_averaged_as_the_models_are(name: str) -> None:
-    server, clock, weigh = CASES[name]
+    server, clock, weigh, kept = CASES[name]
     of, time = quadratic(CLIENTS), afl.clock.uniform(0.5, 1.5)
     clocks: dict[str, Any] = {
         "synchronous": afl.clock.synchronous(cohort=3, durations=time),
@@ -75,11 +86,8 @@ def test_state_is_averaged_as_the_models_are(name: str) -> None:
     expected, counts = np.zeros(6), np.asarray(of.data.counts)
     for step in range(STEPS):
         who = found.schedule.client[step]
-        if weigh is None:  # mixed as x ← (1 - α) x + α x_i
-            expected = 0.75 * expected + 0.25 * means[who[0]]
-        else:
-            weights = weigh(found, step, counts[who]) * found.schedule.multiplicity[step]
-            expected = weights @ means[who] / weights.sum()
+        weights = weigh(found, step, counts[who]) * found.schedule.multiplicity[step]
+        expected = (kept * expected + weights @ means[who]) / (kept + weights.sum())
     np.testing.assert_allclose(found.model_state["mean"], expected, rtol=2e-5, atol=1e-6)
 
 

@@ -6,10 +6,10 @@ import contextlib
 import json
 import math
 import os
+import zlib
 
-from jaxafl.callbacks.base import Chunk, Run, Tracker, check_metric, checksum, file_of, set_aside
+from jaxafl.callbacks.base import Chunk, Run, Tracker, check_metric, file_of, set_aside
 from jaxafl.models.adapters.checkpoint import named_leaves, save_parameters
-from jaxafl.models.metrics import falls
 from jaxafl.options import as_path
 from jaxafl.readers.replacing import replacing
 from jaxafl.results.files import check_path
@@ -44,11 +44,11 @@ class Best(Tracker):
         check_metric("Best", run, self.metric)
 
     def begin(self, run: Run) -> None:
-        self.sign = -1 if falls(self.metric, run.metrics, "Best") else 1
+        self.sign = -1 if check_metric("Best", run, self.metric) else 1
         self.target = file_of(self.path, run)
         self.state = self.target.with_stem(f"{self.target.stem}.state")
         self.about = self.target.with_name(f"{self.target.name}.json")
-        self.mark = checksum([run.seed, run.options, self.metric])
+        self.mark = f"{zlib.crc32(json.dumps([run.seed, run.options, self.metric], default=str).encode()):08x}"
         known = {}
         if run.resumed is not None:
             with contextlib.suppress(OSError, ValueError):  # an unreadable file must not end the run

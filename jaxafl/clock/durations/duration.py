@@ -348,12 +348,12 @@ class Distribution(Duration):
 
     Options are numbers, or arrays [N] with one number per client. `per` is the unit of a draw: one per client, one per
     run, or one per run as a time per local step, which the run's number of local steps multiplies.
+
+    Attributes:
+        per: unit of a draw; an option of distributions that support several units.
     """
 
-    @property
-    def per(self) -> Per:
-        """Unit of a draw; an option of distributions that support several units."""
-        return "run"
+    per = "run"
 
     def quantile(self, u: Array) -> Array:
         """Returns the seconds below which a fraction `u` of the draws lies, for one client's options."""

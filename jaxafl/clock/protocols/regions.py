@@ -56,11 +56,10 @@ class _Regional(Clock):
             rules.append((not fits, f"{name}={seconds.tolist()}; {expected}"))
         fail_if(self.name, rules)
 
-    def transfers(self) -> tuple[list[float], list[float]]:
+    def transfers(self) -> list[list[float]]:
         """Returns the seconds up and down of every region."""
         count = max(self.regions) + 1
-        up, down = (np.full(count, one, float).tolist() for one in (self.up, self.down))
-        return up, down
+        return [np.full(count, one, float).tolist() for one in (self.up, self.down)]
 
 
 class tiers(_Regional):

@@ -13,7 +13,7 @@ from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import Dropped, Fleet, LocalRun, ServerStep, Steps
 from jaxafl.clock.options import fail_if
 from jaxafl.clock.rules import Bound
-from jaxafl.options import UserError, check_options, static
+from jaxafl.options import UserError, static
 
 _TAKES = STARTS | Delivery.MULTIPLE | Delivery.REPEATED | Delivery.EMPTY
 _TAKES |= Delivery.BY_CLIENT | Delivery.REPLIES | Delivery.SEVERAL
@@ -60,7 +60,6 @@ class warm_up(Clock):
             (composed is not None and type(composed.bound) is not Bound, "max_staleness, or another bound, would count "
              "the steps before the first version; expected a protocol without a bound. Give max_staleness=None"),
         ])  # fmt: skip
-        check_options(self.clock, num_clients)
         self.clock.check(num_clients)
 
     def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> warm_up:

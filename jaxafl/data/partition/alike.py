@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxafl.data.partition.base import Partition, Rng, Users, cut, parts, require_samples, rows_of_each
+from jaxafl.data.partition.base import Partition, Rng, Users, cut, require_samples, rows_of_each
 from jaxafl.options import UserError, number, static
 
 
@@ -51,7 +51,7 @@ class iid(Partition):
     def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Returns the rows of each client; see `Partition.split`."""
         require_samples("iid", self.clients, len(labels))
-        return cut(rng.permutation(len(labels)), parts(len(labels), self.clients))
+        return np.array_split(rng.permutation(len(labels)), self.clients)
 
 
 class iid_shared(Partition):
@@ -77,9 +77,8 @@ class iid_shared(Partition):
 
     def split(self, labels: np.ndarray, users: Users, rng: Rng) -> list[np.ndarray]:
         """Returns one array of rows for all clients; see `Partition.split`."""
-        size = len(labels) if self.samples is None else self.samples
-        require_samples("iid_shared", 1, len(labels), size)
-        return [rng.permutation(len(labels))[:size].astype(np.int32)] * self.clients
+        require_samples("iid_shared", 1, len(labels), self.samples or 0)
+        return [rng.permutation(len(labels))[: self.samples].astype(np.int32)] * self.clients
 
 
 class lognormal_sizes(Partition):

@@ -72,11 +72,6 @@ def rows_of_each(values: np.ndarray) -> list[np.ndarray]:
     return cut(np.argsort(values, kind="stable").astype(np.int32), np.unique(values, return_counts=True)[1])
 
 
-def parts(total: int, count: int) -> np.ndarray:
-    """Returns sizes of `count` parts of `total`, int `[count]`, equal except that the first ones may be larger by 1."""
-    return total // count + (np.arange(count) < total % count)
-
-
 def shuffled(rows: np.ndarray, sizes: np.ndarray, rng: Rng) -> list[np.ndarray]:
     """Shuffles the rows of each client in place; client k holds `sizes[k]` consecutive rows."""
     found = cut(rows, sizes)

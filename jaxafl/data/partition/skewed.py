@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jaxafl.data.partition.base import (
-    Partition,
-    Rng,
-    Users,
-    cut,
-    deal,
-    dealt,
-    parts,
-    require_samples,
-    shuffled,
-    take,
-)
+from jaxafl.data.partition.base import Partition, Rng, Users, deal, dealt, require_samples, shuffled, take
 from jaxafl.data.partition.sizes import equal_parts
 from jaxafl.data.targets import class_counts, require_classes
 from jaxafl.options import UserError, number, static
@@ -141,7 +130,7 @@ class shards(Partition):
         require_samples("shards", amount, len(labels))
         by_label = rng.permutation(len(labels)).astype(np.int32)
         by_label = by_label[np.argsort(labels[by_label], kind="stable")]
-        pieces = cut(by_label, parts(len(labels), amount))
+        pieces = np.array_split(by_label, amount)
         hands = [pieces[shard] for shard in rng.permutation(amount)]  # shards in order of clients
         sizes = np.array([len(shard) for shard in hands]).reshape(self.clients, -1).sum(1)
         return shuffled(np.concatenate(hands), sizes, rng)
@@ -179,7 +168,8 @@ class classes_per_client(Partition):
         pieces = []
         sizes = np.zeros(self.clients, np.int64)
         for label, count, holding in zip(np.unique(labels), counts, self._assign(counts, rng).T, strict=True):
-            holders, taken = rng.permutation(np.flatnonzero(holding)), parts(count, holding.sum())
+            holders = rng.permutation(np.flatnonzero(holding))
+            taken = np.bincount(np.arange(count) % holding.sum())
             if self.alpha is not None:
                 taken = _dirichlet_parts(self.alpha, len(holders), np.array([count]), rng)[:, 0]
             rows = rng.permutation(np.flatnonzero(labels == label))

@@ -53,11 +53,8 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
         own, state = model.init(key, batch)
         leaves = named_leaves(own)
         whole = {name: leaf for name, leaf in leaves.items() if trained is not None and trained(name)}
-        kernels = (
-            kernels_of("lora", {name: leaf for name, leaf in leaves.items() if name not in whole}, where)
-            if rank
-            else {}
-        )
+        others = {name: leaf for name, leaf in leaves.items() if name not in whole}
+        kernels = kernels_of("lora", others, where) if rank else {}
         for index, (name, leaf) in enumerate(kernels.items()):
             out = leaf.shape[0 if out_first else -1]
             bound = (leaf.size // out) ** -0.5

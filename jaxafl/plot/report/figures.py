@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from jaxafl.plot.canvas import thin
-from jaxafl.plot.report.lines import MANY, Lines, amount, last, lower, metrics_of, scale_of
+from jaxafl.plot.report.lines import MANY, Lines, last, lower, metrics_of, scale_of
 from jaxafl.results.arrivals import staleness_of
 from jaxafl.results.clients import names_of
-from jaxafl.results.curves import AXES, curve, over_seeds, to_its_end
+from jaxafl.results.curves import AXES, curve, over_seeds, percent, to_its_end
 from jaxafl.results.points import in_words
 
 _POINTS = 24_000  # most points of a metric's curves over all lines; phones draw more of them too slowly
@@ -216,10 +216,10 @@ def _curve(lines: Lines, place: int, metric: str, axis: str) -> Series | None:
     if len(found) > 1:
         found = [to_its_end(*one, axis) for one in zip(runs, found, strict=True)]
     at, mean, std = over_seeds(found, min(_GRID, points), scale_of(metric))
+    if not at.size:
+        return None
     chosen = thin(at.size, points)
     band = (mean - std, mean + std) if len(found) > 1 else ()
-    if at[0] > at[-1]:
-        return None
     return Series(place, at[chosen] / AXES[axis].scale, mean[chosen], *band)
 
 
@@ -243,7 +243,8 @@ def listed(lines: Lines, values: dict[str, float], metric: str) -> str:
     """
     falling = lower([run for line in lines for run in line.runs], metric)
     order = sorted(values, key=values.__getitem__, reverse=not falling)
-    said = [f"{name or 'the run'} {amount(metric, values[name])}" for name in order]
+    form = "{:.1f} %" if percent(metric) else "{:.4g}"
+    said = [f"{name or 'the run'} {form.format(values[name])}" for name in order]
     if len(order) <= MANY:
         return ", ".join(said) + "."
     return f"{len(order):,} values from {said[0]} to {said[-1]}."

@@ -11,7 +11,7 @@ import xarray as xr
 from jaxafl.options import UserError
 from jaxafl.plot.canvas import label_of
 from jaxafl.results.clients import NAMES, names_of, worst_tenth
-from jaxafl.results.curves import falls, has_failed, note, percent, scale_of, stated, value
+from jaxafl.results.curves import falls, has_failed, note, scale_of, stated, value
 from jaxafl.results.failures import place_of
 from jaxafl.results.tables.members import OF_A_RUN, At, Member, by_name, members
 
@@ -54,11 +54,6 @@ def metrics_of(lines: Lines) -> dict[str, str]:
     found = dict.fromkeys(metric for line in lines for metric in _evaluated(line.runs[0]))
     order = sorted(found, key=lambda name: ("accuracy", "loss", name).index(name))
     return {name: label_of(name) for name in order}
-
-
-def amount(metric: str, shown: float) -> str:
-    """Returns the shown value of a metric with its unit, as text."""
-    return f"{shown:.1f} %" if percent(metric) else f"{shown:.4g}"
 
 
 def last(line: Member, metric: str, at: At | None = None) -> np.ndarray:

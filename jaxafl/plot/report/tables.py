@@ -10,11 +10,11 @@ import numpy as np
 
 from jaxafl.clock.accounts.privacy import NOT_PRIVATE
 from jaxafl.options import UserError
-from jaxafl.plot.report.lines import At, Lines, ending, label_of, last, metrics_of, percent, steps_made
+from jaxafl.plot.report.lines import At, Lines, ending, label_of, last, metrics_of, steps_made
 from jaxafl.plot.report.markup import ABSENT, Cell, Html, element, joined, table
 from jaxafl.results.accessor import Privacy
 from jaxafl.results.arrivals import discarded_runs, staleness_of
-from jaxafl.results.curves import AXES
+from jaxafl.results.curves import AXES, percent
 from jaxafl.results.points import in_words
 from jaxafl.results.tables.members import Member
 from jaxafl.results.tables.text import decimals
@@ -87,7 +87,10 @@ def paired(comparison: Any, reference: str | None) -> Html:
     metric = "accuracy" if all("accuracy" in one for one in comparison.results.values()) else "loss"
     text = comparison.table(metrics=metric, reference=base, spread="interval")
     *lines, _, said = text.split("\n", len(comparison.results) + 3)
-    header, _, *rows = ([cell.strip("* ") for cell in line.strip("| ").split(" | ")] for line in lines)
+    header, _, *rows = (
+        [cell.removeprefix("**").removesuffix("**").replace(r"\|", "|") for cell in line[2:-2].split(" | ")]
+        for line in lines
+    )
     caption = f"{len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
     return joined([element("p", said), table(caption, header, rows)])
 

@@ -65,14 +65,13 @@ def finished_members(results: Results, *variables: str) -> list[Member]:
     Raises:
         TypeError, ValueError: see `members`, or no run is finished.
     """
-    found = members(results, *variables)
-    finished = []
-    for one in found:
-        runs = [run for run in one.runs if _are_finished(run).all()]
-        finished.append(one._replace(runs=runs))
-    if kept := [one for one in finished if one.runs]:
-        return kept
-    raise UserError("there is no run to plot: none is finished")
+    kept = []
+    for one in members(results, *variables):
+        if runs := [run for run in one.runs if _are_finished(run).all()]:
+            kept.append(one._replace(runs=runs))
+    if not kept:
+        raise UserError("there is no run to plot: none is finished")
+    return kept
 
 
 def unfinished(results: Results | Any) -> str:

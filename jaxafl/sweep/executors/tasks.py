@@ -12,7 +12,6 @@ import pickle
 import signal
 import time
 import traceback
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor
 from typing import Any
@@ -21,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxafl.callbacks.hooks import Interrupted, Watch
-from jaxafl.options import UserError
+from jaxafl.options import UserError, warn
 from jaxafl.readers.replacing import replacing
 from jaxafl.sweep.folder import SweepFolder
 from jaxafl.sweep.members import Work
@@ -130,7 +129,7 @@ def _check_end(future: Any, places: Sequence[int], work: Work, kept: SweepFolder
         text = text or "its worker has left no result"
         kept.failed(places, text)
         where, first = work.members[places[0]].where, text.splitlines()[0]
-        warnings.warn(f"not finished {where}: {first}; the same call runs it again", stacklevel=5)
+        warn(f"not finished {where}: {first}; the same call runs it again")
 
 
 @functools.lru_cache(maxsize=1)
