@@ -116,7 +116,8 @@ class Model(Summarised):
         @functools.wraps(init)
         def init_in_floats(key: Key, batch: Batch) -> tuple[Params, State]:
             with noted(name):
-                return jax.tree.map(_widened, init(key, batch))
+                params, state = init(key, batch)
+                return jax.tree.map(_widened, params), jax.tree.map(_in_precision, state)
 
         object.__setattr__(self, "init", init_in_floats)
 
@@ -302,10 +303,16 @@ def path_of(path: Any) -> str:
 
 
 def _widened(leaf: Any) -> Any:
-    """Converts a number to an array, and floats of 32 and 64 bits to the precision of JAX."""
+    """Converts a number to an array, and floats of any kind to the precision of JAX."""
     array = jnp.asarray(leaf)
-    single = array.dtype in (jnp.float32, jnp.float64)
-    return lax.convert_element_type(array, jnp.result_type(float)) if single else array
+    floating = jnp.issubdtype(array.dtype, jnp.floating)
+    return lax.convert_element_type(array, jnp.result_type(float)) if floating else array
+
+
+def _in_precision(leaf: Any) -> Any:
+    """Converts a number like `_widened`, but no floats of fewer than 32 bits: the network returns its state in them."""
+    array = jnp.asarray(leaf)
+    return _widened(array) if array.dtype in (jnp.float32, jnp.float64) else array
 
 
 def _rounded(tree: Any) -> Any:

@@ -259,7 +259,8 @@ def check_options(part: Any, num_clients: int | None = None) -> None:
         if (value is None and optional) or isinstance(value, parts):
             continue
         if parts and len(parts) == len(kinds):
-            raise TypeError(f"{part.name}: {field.name} must be a {parts[0].__name__.lower()}, and is {value!r:.200}")
+            kind = parts[0].__name__.lower()
+            raise TypeError(f"{part.name}: {field.name} must be of the kind {kind}, made by a call, got {value!r:.200}")
         if bounds is None:
             continue
         if not bounds.static:

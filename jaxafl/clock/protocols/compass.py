@@ -8,7 +8,7 @@ import math
 from jaxafl.clock.contract import STARTS, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
 from jaxafl.clock.fleet import NEVER, Fleet, LocalRun, Steps
-from jaxafl.options import Number, check_whole, number, static
+from jaxafl.options import Number, UserError, check_whole, number, static
 
 _ROUNDING = 1 + 1e-9  # 60 s at 2.4 s per step are 25 steps, and an arrival at T_max counts
 
@@ -36,10 +36,11 @@ class compass(Clock):
     At first all clients make Q_max local steps, and each arrival is a server step. From then on a client is in a group
     with an expected arrival time T_a and a latest one T_max. It joins the group in which it can make most local steps,
     Q_min to Q_max, before T_a, by its measured speed. If there is none, it founds one, whose T_a fits later groups. A
-    client that has arrived waits for its group. The server steps when all members have arrived, or at T_max. Later
-    members go into a general buffer, which the next step of a group takes, and are assigned anew at once. A step takes
-    first the members in the order in which they arrived, then the late ones. The local steps of `Client` have no
-    effect. An arrival costs a comparison with all groups.
+    client that has arrived waits for its group. The server steps when all members have arrived, or at T_max if some
+    have. Later members go into a general buffer, which the next step of a group takes, and are assigned anew at once.
+    A late update that waits there is refused when a newer one of its client arrives; if that is late too, it takes the
+    place of the older one. A step takes first the members in the order in which they arrived, then the buffer in its
+    order. The local steps of `Client` have no effect. An arrival costs a comparison with all groups.
 
     Args:
         durations: duration of a run in simulated seconds, usually with a term per step.
@@ -47,6 +48,9 @@ class compass(Clock):
         max_steps: most local steps Q_max, at least Q_min.
         tolerance: λ >= 1; T_max is λ times as far ahead as T_a.
         momentum: weight m of the last run in a client's measured speed, in [0, 1].
+
+    Raises:
+        UserError: while a schedule is computed, if a run took no time.
 
     References:
         Li et al., "FedCompass: Efficient cross-silo federated learning on heterogeneous client devices using a
@@ -99,6 +103,9 @@ class compass(Clock):
         for runs in fleet.instants():
             for run in runs:
                 before, measured = speed[run.client], (fleet.now - run.started) / run.local_steps
+                if not measured:
+                    where = f"run {run.run} of client {run.client}"
+                    raise UserError(f"compass: {where} took 0 s, which gives no speed; durations must be above 0")
                 speed[run.client] = before + float(self.momentum) * (measured - before) if before else measured
                 group = group_of[run.client]
                 if group is None:

@@ -35,7 +35,7 @@ def decoder(
     3,213,568 by default, 29,368,832 with V = 8192, D = 512 and 8 layers.
 
     Parameters start from N(0, 0.02²), as in GPT-2; W_o and W_2 are divided by √(2 · `layers`). The loss is
-    `"next_token"`, with the metrics accuracy and perplexity per token. `Simulation(..., precision="bfloat16")` computes
+    `"next_token"`, with the metrics accuracy and perplexity. `Simulation(..., precision="bfloat16")` computes
     in bfloat16, but softmax, norms' statistics and the loss in float32.
 
     Args:
@@ -57,9 +57,8 @@ def decoder(
 
     References:
         Vaswani et al., "Attention Is All You Need", NeurIPS 2017; Radford et al., "Language Models are Unsupervised
-        Multitask Learners", 2019; Su et al., "RoFormer", Neurocomputing 2024, equation 34
-        with other pairs; Zhang and Sennrich, "Root
-        Mean Square Layer Normalization", NeurIPS 2019, equation 4.
+        Multitask Learners", 2019; Su et al., "RoFormer", Neurocomputing 2024, equation 34 with other pairs; Zhang and
+        Sennrich, "Root Mean Square Layer Normalization", NeurIPS 2019, equation 4.
     """
     for name, value in {"num_classes": num_classes, "layers": layers, "heads": heads}.items():
         check_whole("decoder", name, value)

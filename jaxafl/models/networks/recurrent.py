@@ -14,7 +14,7 @@ from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.convolution import with_backward
 from jaxafl.models.networks.dense import Dense
-from jaxafl.options import check_choice, named
+from jaxafl.options import check_choice, check_whole, named
 
 
 @named
@@ -45,12 +45,15 @@ def char_lstm(
         [0, `num_classes`). A character outside this range gives a loss of NaN.
 
     Raises:
-        ValueError: `initialisation` has another value.
+        ValueError, TypeError: an option has another value.
 
     References:
         Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097, 2018; McMahan et al.,
         "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
     """
+    sizes = {"num_classes": num_classes, "embedding": embedding, "hidden": hidden, "layers": layers}
+    for name, value in sizes.items():
+        check_whole("char_lstm", name, value)
     check_choice("char_lstm", "initialisation", initialisation, ("leaf", "torch"))
     network = CharLSTM(num_classes, embedding, hidden, layers, initialisation)
     return from_linen(network, name="char_lstm", references=("caldas2018",))
