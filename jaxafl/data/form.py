@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.preprocessing import Preprocessing
+from jaxafl.device.user_code import traced_method
 from jaxafl.options import UserError
 
 Gather = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array]]
@@ -45,7 +46,9 @@ class DataForm:
         """Returns preprocessed training samples of one client; traceable. See `FederatedData.fetch`."""
         x, y = self.gather(arrays, client, positions)
         if self.preprocessing.augment is not None:
-            raw, x = x, jax.vmap(self.preprocessing.augment)(x, keys)
+            raw = x
+            with traced_method("the preprocessing", "augment", "the key that it is given"):
+                x = jax.vmap(self.preprocessing.augment)(raw, keys)
             before, after = kind_of_sample(raw), kind_of_sample(x)
             if before != after:  # `transform` would treat training and test samples differently
                 raise UserError(
