@@ -14,6 +14,7 @@ from jaxafl.device.keys import jax_key, per_client
 from jaxafl.options import Number, number, static
 
 Array = jax.Array
+_MANY = 100_000  # clients above which tiers are drawn at the start of runs, since most clients may never start
 _TIERS = {
     "large": ((1.0, 2.0), (3.0, 5.0), (50.0, 80.0)),
     "mild": ((1.0, 2.0), (3.0, 5.0), (5.0, 8.0)),
@@ -49,7 +50,9 @@ class three_tier(Duration):
 
     def prepare(self, keys: Sequence[Array], num_clients: int) -> tuple[Array, Array]:
         if self.split == "client":
-            return keys[0], keys[1]
+            if num_clients > _MANY:
+                return keys[0], keys[1]
+            return keys[0], jax.vmap(self._tier, (None, 0))(keys[1], jnp.arange(num_clients))
         shape = jnp.full(3, self.gamma, jnp.float64)
         edges = jnp.cumsum(jax.nn.softmax(jax.random.loggamma(keys[1], shape, dtype=jnp.float64)))
         order = jnp.argsort(share_of(keys[1], jnp.arange(num_clients)))
