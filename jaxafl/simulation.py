@@ -104,7 +104,7 @@ class Simulation(Stepwise, Summarised):
 
     @property
     def clock_sees_training(self) -> str:
-        """The reason why the schedule depends on the training, and the clock runs inside its loop; else empty."""
+        """Why the schedule depends on the training, so that the clock runs between calls; empty if it does not."""
         return "the server replies with the number of local steps" if self.server.needs.replies else ""
 
     def schedule(
@@ -212,7 +212,7 @@ class Simulation(Stepwise, Summarised):
             ValueError, TypeError: an option cannot work; raised before compilation.
             OSError, MemoryError: `save` or `folder` cannot be written; the run does not fit.
         """
-        options: Any = dict(locals())  # those of `train`, and more
+        options: Any = dict(locals())  # `_run` reads those of `train`
         if save is not None:
             results.check_path(save, results.BEGINS)
         dataset = self._run(server_steps, functools.partial(self.result, seed=seed), options)

@@ -88,7 +88,10 @@ class Checkpoint:
     # ---- restoring
 
     def _accepted(self, about: dict[str, Any]) -> str:
-        """Checks that the run in the folder goes on as this one, and returns the versions that changed."""
+        """Checks that the run in the folder goes on as this one, and returns the versions that changed.
+
+        The run forgets that it was stopped if its limits have changed.
+        """
         server_steps = self.server_steps
         known, planned = about["server_steps"], about["kept"] is not None
         if any(about["stops"]) and about["until"] != self.until and (not planned or known <= server_steps):

@@ -44,8 +44,8 @@ class Clock(Part):
     def steps(self, fleet: Fleet) -> Steps:
         """Yields the server steps, without end: `replies = yield fleet.step(runs)`.
 
-        The server's replies, client -> local steps from its next start on, come back from the yield. The fleet has
-        noted them before any client starts again. A clock never gets model values.
+        The server's replies, client -> local steps of its runs that start after the step, come back from the yield. A
+        clock need not read them: the fleet hears them before the end of a run depends on one. It gets no model values.
 
         Args:
             fleet: the clients, see `jaxafl.clock.Fleet`.

@@ -52,4 +52,4 @@ class Delivery(enum.Flag):
 
 
 STARTS = Delivery.STALE | Delivery.CONTINUOUS
-"""What arrivals of clients have that start at any time, from any version."""
+"""Properties of the arrivals of clients that start at any time, from any version."""

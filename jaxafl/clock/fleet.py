@@ -94,8 +94,8 @@ class Fleet:
         self.runs = [0] * num_clients  # that each client has started
         self.longest = 0.0  # seconds of the longest run so far, without its hang
         self.since = 0  # arrivals since the last server step
-        self.stepped = 0.0  # its time
-        self.taken: Sequence[LocalRun] = []  # its arrivals
+        self.stepped = 0.0  # time of the last server step
+        self.taken: Sequence[LocalRun] = []  # arrivals of the last server step
         self.alarm = NEVER  # next time at which the clock steps whatever arrives
         self.keeps = 0  # versions before the newest that later runs may start from
         self.early = self.before = 0  # runs of every client, and of all, before those of the protocol, see `warm_up`
@@ -108,8 +108,8 @@ class Fleet:
         self.origins: dict[int, tuple[int, ...]] = {}  # run_id of an ended run -> version, reference of the next run
         self.choose: Callable[[LocalRun | None], int | None] = _restarts
         self.idle: Any = None  # idle clients, if they are drawn
-        self.opens = NEVER  # time of starts that no arrival makes due
-        self.open: Callable[[float], None]  # begins them; takes the time of the next arrival or alarm
+        self.next_starts = NEVER  # time of the next starts that no arrival makes due
+        self.begin_starts: Callable[[float], None]  # makes them due, given the time of the next arrival or alarm
         self.wakes = NEVER  # time at which a client can start for a place that is due, if none can now
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
@@ -150,7 +150,7 @@ class Fleet:
         arrivals of that instant. Runs that have ended before `now`, since the clock has moved it, come at `now`.
         """
         flight, due, known = self.flight, self.due, self.known
-        if not (self.started or due) and self.opens == NEVER:
+        if not (self.started or due) and self.next_starts == NEVER:
             for client in range(self.num_clients):
                 self.start(client)
         self.start_due()
@@ -162,12 +162,12 @@ class Fleet:
                 continue
             first = min(flight[0].arrived, self.alarm) if flight else self.alarm
             phase = NEVER if self.transport is None else self.transport.time(self.now)
-            opens = min(self.opens, self.wakes)
+            opens = min(self.next_starts, self.wakes)
             if opens < min(first, phase):  # clients start before anything ends
                 self.now, self.wakes = max(self.now, opens), NEVER
-                if opens == self.opens:
-                    self.opens = NEVER
-                    self.open(min(first, phase))
+                if opens == self.next_starts:
+                    self.next_starts = NEVER
+                    self.begin_starts(min(first, phase))
                 self.start_due()
                 continue
             if phase <= first and phase < NEVER:  # a phase of a run on a shared link ends
@@ -292,10 +292,10 @@ class Fleet:
         if flies:
             self._check_idle(client, now)
         index, run_id = self.runs[client], self.started + self.before
-        run = index + self.early
+        run = index + self.early  # durations are drawn by `index`, all else counts `run`
         if self.open_ended and self.seconds is not None and self.seconds.depends(client, index):
             self.hear_all()  # earlier runs may be the longest
-        if later := client in self.unheard and open_ended and self._bounded(client, index):
+        if unknown := (client in self.unheard and open_ended and self._bounded(client, index)):
             steps = 1
         else:
             steps = self.planned_steps(client, run)
@@ -319,7 +319,7 @@ class Fleet:
             begun = self.transport.begin(now, begun, seconds)
         self.runs[client], self.started = index + 1, self.started + 1
         self.known[run_id] = begun
-        if later:
+        if unknown:
             self.open_ended[run_id] = begun, self.unheard[client]
         if self.repeats:
             self.known.pop(self.latest[client], None)
@@ -502,7 +502,7 @@ class Fleet:
         """Returns True if a run in flight will arrive, or a start is due."""
         phase = NEVER if self.transport is None else self.transport.time(self.now)
         first = self.flight[0].arrived if self.flight else NEVER
-        return bool(self.due) or min(self.opens, self.wakes, phase, first) < NEVER
+        return bool(self.due) or min(self.next_starts, self.wakes, phase, first) < NEVER
 
     def losses(self, odds: Any, hours: Any = None) -> Callable[[LocalRun], bool] | None:
         """Returns the function that says if the upload of a run fails, or `None` if none does.
@@ -522,7 +522,7 @@ class Fleet:
         return lambda run: drawn(run.client, run.run - self.early) < most[run.client]
 
     def planned_steps(self, client: int, run: int) -> int:
-        """Returns the local steps of a run."""
+        """Returns the local steps of a run, after the server steps whose reply to its client is missing."""
         if client in self.unheard:
             self.hear()  # type: ignore[misc]
         steps = self.local_steps[client]

@@ -234,7 +234,8 @@ class Live:
         """
         fields = zip(*runs, strict=True) if runs else [()] * len(LocalRun._fields)
         found: dict[str, Any] = dict(zip(LocalRun._fields, map(np.array, fields, _TYPES), strict=True))
-        # a model may be older than the newest one at the start; else the reference is exact, in ties of time too
+        # `begun`: server steps before the start. A run from the newest version has it as reference, also if a step and
+        # the start are at one time; where models may be older than the newest, only the time tells
         side: Any = "right" if self.clock.delivers & (Delivery.AGED | Delivery.HELD) else "left"
         begun = np.clip(np.searchsorted(self.times, found["started"], side), found["reference"], step)
         before = np.clip(np.searchsorted(self.times, found["arrived"]), begun, step)

@@ -263,7 +263,7 @@ class at_step(Begins):
 class _Together(Begins):
     """Base of rules by which clients that have arrived wait, and start together in client order."""
 
-    def closes(self, fleet: Fleet) -> float:
+    def start_time(self, fleet: Fleet) -> float:
         """Returns the time at which the clients of `fleet.waiting` start."""
         raise NotImplementedError
 
@@ -272,14 +272,14 @@ class _Together(Begins):
             fleet.due += sorted(fleet.waiting, key=operator.attrgetter("client"))
             fleet.waiting.clear()
 
-        fleet.refills, fleet.open = False, start
+        fleet.refills, fleet.begin_starts = False, start
 
     def arrives(self, fleet: Fleet, run: LocalRun) -> None:
         fleet.waiting.append(run)
 
     def settles(self, fleet: Fleet) -> None:
         if fleet.waiting:
-            fleet.opens = self.closes(fleet)
+            fleet.next_starts = self.start_time(fleet)
 
 
 class open_slots(_Together):
@@ -293,7 +293,7 @@ class open_slots(_Together):
 
     slots: int = static()
 
-    def closes(self, fleet: Fleet) -> float:
+    def start_time(self, fleet: Fleet) -> float:
         return fleet.now if len(fleet.waiting) >= self.slots else NEVER
 
 
@@ -315,7 +315,7 @@ class grace(_Together):
     window: Number = number(least=0, infinite=True)
     close: Literal["end", "last"] = static(default="end")
 
-    def closes(self, fleet: Fleet) -> float:
+    def start_time(self, fleet: Fleet) -> float:
         end = fleet.waiting[0].arrived + float(self.window)
         last = not fleet.in_flight()
         if self.close == "last" and not last:
@@ -345,7 +345,7 @@ class at_rate(Begins):
             full = fleet.in_flight() >= most
             if full and first == NEVER:
                 fleet.gone()
-            fleet.opens = next(times)
+            fleet.next_starts = next(times)
             if full:
                 fleet.skipped += 1
             else:
@@ -353,7 +353,7 @@ class at_rate(Begins):
 
         fleet.refills = False
         fleet.due.clear()
-        fleet.opens, fleet.open = next(times), start
+        fleet.next_starts, fleet.begin_starts = next(times), start
 
 
 # ---- who starts

@@ -80,7 +80,10 @@ class Execution:
     # ---- what subclasses know
 
     def enter(self, start: int, stop: int) -> int:
-        """Enters the window of server step `start`. Returns where a call that should end at `stop` ends."""
+        """Prepares a call that begins at server step `start` and should end at `stop`; returns its end.
+
+        A call ends earlier at the end of a window (`Planned`), or later at the next border (`Lockstep`).
+        """
         return stop
 
     def resume(self, steps: int, records: Sequence[Records]) -> None:
@@ -91,7 +94,7 @@ class Execution:
         raise NotImplementedError
 
     def made(self, index: int) -> Sequence[Schedule]:
-        """Returns the schedule of a run as far as it is known, in parts of consecutive server steps."""
+        """Returns the schedule of a run, as far as it is computed, in parts of consecutive server steps."""
         raise NotImplementedError
 
     # ---- execution
@@ -115,7 +118,7 @@ class Execution:
         if (end := self.enter(start, stop)) < stop:
             return self.joined([self.advance(start, end), self.advance(end, stop)])
         first, last = self.rows_before[start], self.rows_before[stop]
-        if (last - first) % self.shapes.rows_per_check:  # only `iterate` ends a call within a block
+        if (last - first) % self.shapes.rows_per_check:  # where an integer `checkpoint_every` ends a call
             self.compile(self.tables, self.shapes._replace(rows_per_check=1))
         numbers = map(np.int32, (first, last, start))
         self.state, records = self.compiled(*self.constant, self.state, *numbers)

@@ -67,7 +67,7 @@ class Tables(NamedTuple):
     segments: Segments
     steps: Steps
     rows: LoopRows
-    origin: Int32[Indices, ""]  # the row and the server step of the first entries
+    origin: Int32[Indices, ""]  # the server step of the first entry, and its row; 0 in lockstep
 
     @property
     def axes(self) -> Any:

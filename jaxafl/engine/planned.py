@@ -4,8 +4,9 @@ The schedule is computed and planned in windows. A thread plans the next window 
 server step does not wait for the whole plan. At the origin of a window the ring contains the versions that later server
 steps read, and the store is empty. So a run needs the memory of one window.
 
-The borders of windows depend on the schedule alone, never on the length of a run or on a checkpoint, so a resumed run
-has the bits of one that was not interrupted. Only runs that must be planned as a whole have one window.
+But for the end of the run, the borders of windows depend on the schedule alone, not on T or a checkpoint, so a resumed
+run has the bits of one that was not interrupted. Short runs, and those that must be planned as a whole, have one
+window.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Planned(Execution):
             self.coming: Future[Window] = self.thread.submit(self._planned, window.stop, follows)
 
     def _planned(self, start: int, origin: Origin | None) -> Window:
-        """Returns the window that begins at a server step, and ends at the next border."""
+        """Schedules and plans the window from a server step to the next border; all but the first in the thread."""
         self._schedule_beyond(start)
         # a copy, whose tables are not kept with the part
         schedule = dataclasses.replace(cut(self.parts[-1], start, self.border))

@@ -1,10 +1,10 @@
 """Planning: which runs are trained together, from which ring slot, and where versions and updates are stored.
 
 An update depends only on the version its run started from, known when the run starts, and is not needed until it is
-consumed. The planner lets L *lanes* train all runs that have started and will be consumed, in the order of their
-latest starts, and lets server steps proceed until the next needed update is missing. A lane whose run ends loads the
-next pending run while the others continue (as in continuous batching), so clients with very different numbers of local
-steps do not wait for each other.
+consumed. The planner lets L *lanes* train all runs that have started and will be consumed, those first that must begin
+first to be in time, and lets server steps proceed until the next needed update is missing. A lane whose run ends loads
+the next pending run while the others continue (as in continuous batching), so clients with very different numbers of
+local steps do not wait for each other.
 
 A plan is a list of *segments* (every lane makes up to a given number of local steps) between server steps: index arrays
 known before compilation, so that no control flow on the device depends on data. Versions get ring slots and updates get
@@ -129,7 +129,7 @@ def _chains(runs: Runs, release: np.ndarray, needed_at: np.ndarray, steps: int) 
 def _train(server_steps: int, runs: Runs, lanes: int, start: int, in_turn: Turns) -> Training:
     """Plans the training of lanes between server steps, which are numbered from `start`."""
     release = np.maximum(np.maximum(runs.version, runs.reference) - start, 0)
-    # a run that pins two versions (its update is relative to another) is trained at once, to release one of them
+    # an update relative to another version than its start model keeps two in the ring: its run is trained at once
     needed_at = np.where(runs.version != runs.reference, release, runs.first_step - start)
     after = None
     if in_turn:
@@ -177,8 +177,8 @@ def _advance(
         after: by rank, the run that must not begin before this one is saved, or -1; empty if there is none.
 
     Returns:
-        The instants between which the segments lie, in local steps; the loads and the saves, each as the segment's
-        index times the number of runs plus the rank; the server step that each segment precedes; by rank, the lane.
+        The instants at which the segments begin and the last one ends, in local steps; per run its load, and its save,
+        as segment · number of runs + rank; the server step that follows each segment; by rank, the lane.
     """
     push, pop = heapq.heappush, heapq.heappop
     total = len(lengths)

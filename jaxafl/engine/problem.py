@@ -110,7 +110,8 @@ class Shapes(NamedTuple):
         rows: rows of the plan's tables of server steps.
         segments: rows of its tables of segments.
         steps_per_call: the most server steps of a call, and rows of the returned records.
-        rows_per_check: rows between two evaluations of the loop predicate; every call advances by a multiple of it.
+        rows_per_check: rows between two evaluations of the loop predicate, of which a call makes a multiple; 1 from
+            the first call on that does not.
         mask: True if some server step has fewer than A arrivals.
         picks_rows: True if the row of an update in the store may differ from its place among the arrivals.
         base: True if x_s is read.

@@ -31,11 +31,13 @@ def advance(
     stop: Array,
     first_step: Array,
 ) -> tuple[State, Records]:
-    """Executes rows start .. stop - 1 of all members; of one, up to the end of the block of rows in which it fails.
+    """Executes rows start .. stop - 1 of all members.
+
+    A single member stops at the end of the block of rows in which it fails; several go on.
 
     The state is one pytree, donated from call to call. Trip counts and predicates come from the plan and are never
-    batched, so `vmap` turns nothing into a select over whole buffers. Members with plans of their own take part in each
-    row as far as their plan goes: the other writes are dropped, those to the ring by a scratch slot, its last.
+    batched, so `vmap` turns nothing into a select over whole buffers. In a row in which the plan of a member has no
+    step, its state stays, its record is dropped, and its write to the ring goes to a scratch slot, the last.
 
     Args:
         program: static.

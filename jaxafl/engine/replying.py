@@ -1,8 +1,9 @@
 """Runs whose server replies with the number of local steps of a client's next run.
 
-The clock goes on until it needs a reply that is not there, and a call of the program makes the server steps up to that
-one. A client that is idle, or whose run cannot end yet, needs none. Several members, each with a clock of its own, make
-equally many server steps per call.
+A client may start before the reply to it is known. Its run is then in flight with the duration of one local step, the
+shortest that is possible. The clock needs the reply when this run would be the next one to end, and a call of the
+program then makes the server steps up to that reply. Several members, each with a clock of its own, make equally many
+server steps per call.
 """
 
 from __future__ import annotations
@@ -114,7 +115,11 @@ class Replying(Execution):
         self.compile_seconds += seconds
 
     def _plan(self, start: int, stop: int, make: Callable[[int, int], tuple[np.ndarray, np.ndarray]]) -> None:
-        """Plans server steps, which `make(begin, end)` makes: it returns replies [P, steps, A], and who has failed."""
+        """Brings the clocks and the plans to server step `stop`, from `start`.
+
+        Whenever a reply is missing, or a call is full, `make(begin, end)` executes the planned steps, or on resume
+        reads their records. It returns their replies [P, steps, A] and which runs have failed.
+        """
         self.begin, self.make = start, make
         for number in range(start, stop):
             if number - self.begin == _WINDOW:

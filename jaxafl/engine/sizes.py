@@ -100,7 +100,7 @@ def chunk_of(lanes: int, chunk: int | None, problem: Problem, members: int) -> i
 
 
 def block_of(*ends: int) -> int:
-    """Returns the rows between two evaluations of the loop predicate; all calls end at multiples. 1 on a CPU."""
+    """Returns the rows between two evaluations of the loop predicate, which divide the ends of calls; 1 on a CPU."""
     return 1 if built_for_cpu() else math.gcd(*ends, BLOCK)
 
 

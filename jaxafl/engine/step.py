@@ -70,7 +70,7 @@ class TracedStep:
 
     def __call__(self, row: Steps, number: Array, state: State) -> tuple[State, Records]:
         arrivals, stored, known = self.arrivals_of(row, number, state)
-        lengths = squares(stored.delta)
+        squared = squares(stored.delta)
         outcome = self.outcome_of(arrivals, state)
         if row.mask is not None:
             outcome = self.masked(row.mask, outcome, state)
@@ -83,7 +83,7 @@ class TracedStep:
         version, client_models = model, state.clients
         if outcome.served is not None:
             version = model._replace(params=filled(shared_of(self.client, outcome.served), model.params))
-        record = {"delta_norm": jnp.sqrt(lengths)} | self.recorded(row, arrivals, outcome, state.model, model, stored)
+        record = {"delta_norm": jnp.sqrt(squared)} | self.recorded(row, arrivals, outcome, state.model, model, stored)
         if outcome.client_params is not None:  # the server's answers; arrivals are of distinct clients
             client_models = client_models.write_many(arrivals.client, arrivals.mask, outcome.client_params)
         state = state._replace(
@@ -92,7 +92,7 @@ class TracedStep:
             clients=client_models,
             delivered=known,
             average=None if state.average is None else _average(state.average, number, model.params),
-            failure=_failure(state.failure, number, row, lengths, model),
+            failure=_failure(state.failure, number, row, squared, model),
             ring=buffers.write(state.ring, row.write_slot, version),
         )
         return state, Records(record, None if outcome.next_steps is None else outcome.next_steps.astype(jnp.int32))

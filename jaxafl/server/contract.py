@@ -25,7 +25,7 @@ from jaxafl.server.scheduled import Scheduled
 Array = jax.Array
 Tree = Any  # a pytree of arrays
 TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
-"""What arrivals at ticks have, as of `bernoulli`: a run may arrive again, nobody may, and places are clients."""
+"""Properties of arrivals at ticks (`bernoulli`): a run may arrive again, a step may have none, entry i is client i."""
 
 
 class Arrivals(NamedTuple):
@@ -90,7 +90,7 @@ class Needs(NamedTuple):
         client_models: every client trains from a separate model, returned as `Outcome.client_params`, instead of a
             global version. `Arrivals.base` is this model. Clients must not start before the step that replaces it.
         empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.
-        linear: `update` uses `Arrivals.delta` only through `weighted_sum`, `mean_delta`. Devices exchange one sum.
+        linear: `update` uses `Arrivals.delta` only through `weighted_sum`, `mean_delta` and `squares`; a declaration.
         validation: `update` calls `Arrivals.validation_gradient`, so the data must have a validation set.
     """
 

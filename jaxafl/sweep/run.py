@@ -69,12 +69,12 @@ def sweep(
     Numbers (learning rates, λ, durations, seeds) are arguments of the compiled program, so it is compiled once. Options
     that fix shapes or control flow (a buffer size, a mode) compile once per value. Members that differ only in numbers
     of the server or the client share schedule, plan and mini-batches, and are batched under one `vmap`. Members with
-    different schedules (seeds, clock numbers) advance in lockstep on an accelerator, unless the sweep has exact limits
-    or the server has rows per client. Otherwise members are batched only if they share a schedule; a member whose
-    schedule depends on training runs alone. On a CPU a batch has at most four members, or more of small models or if
-    there would be over eight batches, and models of more than 50,000 parameters are not batched. Its batches run
-    concurrently, one per core (see `devices`). Each member has the results of a separate run,
-    but for the rounding of batched products.
+    different schedules (seeds, clock numbers) advance in lockstep on an accelerator, if no two members share a
+    schedule, the sweep has no exact limits, and the server has no rows or models per client. Otherwise members are
+    batched only if they share a schedule, and a member whose schedule depends on training runs alone. On a CPU a batch
+    has at most four members, or more of small models or if there would be over eight batches, and models of more than
+    50,000 parameters are not batched. Its batches run concurrently, one per core (see `devices`). Each member has the
+    results of a separate run, but for the rounding of batched products.
 
     Args:
         simulation: the simulation to vary. A list or mapping of simulations becomes the axis `simulation`.
@@ -244,7 +244,7 @@ def at_once(asked: Any, devices: Sequence[Any], needed: Iterable[int]) -> int:
     Args:
         asked: the option `devices` of a sweep.
         devices: the devices of that option.
-        needed: bytes that a batch keeps, for each program.
+        needed: for each program, bytes that one of its members keeps.
     """
     if asked not in (None, "all") or jax.default_backend() != "cpu":
         return max(1, len(devices))
