@@ -298,7 +298,7 @@ class Simulation(Stepwise, Summarised):
         parts.pop("attack", None)
         server, client = self.server.prepare(parts["clock"], self.client, self.data.counts, seed)
         attack = self.attack and self.attack.prepare(self.data.num_clients, self.data.num_classes, seed)
-        client = client.executed(int(self.data.counts.max()), attack)
+        client = client.prepared(int(self.data.counts.max()), attack)
         numbers = as_arrays(Hyperparameters(client, server), jnp.result_type(float))
         owners = self.data.test_clients is not None or self.data.validation is not None
         owned = "local_accuracy" in recording.diagnostics or (client.personal is not None and owners)

@@ -25,7 +25,7 @@ def simulation(*given: Any, **options: Any) -> afl.Simulation:
 
 def stepped(options: dict[str, Any], samples: int = len(X), seed: Any = 1) -> Any:
     """The lane after one local step on the first samples of X, each once, whose loss is ½‖w - x‖²."""
-    client = afl.Client(dp_sgd, **options, steps=1, batch_size=len(X), sampling="epochs").executed(len(X))
+    client = afl.Client(dp_sgd, **options, steps=1, batch_size=len(X), sampling="epochs").prepared(len(X))
 
     def apply(params: Any, state: Any, batch: Any, key: Any, train: bool) -> Any:
         return afl.models.Outputs(loss=0.5 * jnp.sum((params["w"] - batch.x) ** 2, 1), metrics={}), state

@@ -52,7 +52,7 @@ def first_memory(client: Client, params: Tree) -> Memory:
     return Memory(
         upload=() if client.upload is None else with_arrays(client.upload.init(shared_of(client, params))),
         correction=() if client.correction is None else _first(client, params)[0],
-        personal=() if client.personal is None else shared_of(client, params, personal=True),
+        personal=() if client.personal is None else personal_of(client, params),
         optimizer=() if client.reset != "never" else pack(client.of(jnp.int32(0)).make_optimizer().init(params)),
     )
 
@@ -91,11 +91,16 @@ def _first(client: Any, params: Tree) -> Any:
     return with_arrays(client.correction.init(shared_of(client, params)))
 
 
-def shared_of(client: Client, tree: Tree, personal: bool = False) -> Tree:
-    """Returns a tree of parameters with `None` for the personal ones, or with `personal` for the others."""
+def shared_of(client: Client, tree: Tree) -> Tree:
+    """Returns a tree of parameters with `None` for the personal ones."""
     if client.personal is None:
         return tree
-    return jax.tree.map(lambda leaf, mark: leaf if mark == personal else None, tree, _marks(client, tree))
+    return jax.tree.map(lambda leaf, personal: None if personal else leaf, tree, _marks(client, tree))
+
+
+def personal_of(client: Client, tree: Tree) -> Tree:
+    """Returns a tree of parameters with `None` for those that are not personal."""
+    return jax.tree.map(lambda leaf, personal: leaf if personal else None, tree, _marks(client, tree))
 
 
 def _marks(client: Client, tree: Tree) -> Tree:

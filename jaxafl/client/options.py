@@ -222,7 +222,7 @@ class Client(Optimised, init=False):
             return count
         return jnp.int32(self.batch_size) if self._sizes is None else self._sizes
 
-    def executed(self, largest: int, attack: Any = None) -> Client:
+    def prepared(self, largest: int, attack: Any = None) -> Client:
         """Returns the local training that programs execute, with static sizes.
 
         Batch sizes per client become a table, and `batch_size` the largest of them. Epochs per client, which only

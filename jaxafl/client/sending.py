@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client.correction.contract import Array, Correction, LocalRun, Tree
-from jaxafl.client.memory import Memory, shared_of
+from jaxafl.client.memory import Memory, personal_of, shared_of
 from jaxafl.client.options import Client
 from jaxafl.client.training import Lane, local_run
 from jaxafl.client.upload.contract import Sent, received_size
@@ -47,7 +47,7 @@ def sent_update(client: Client, delta: Tree, lane: Lane, samples: Array) -> tupl
     if client.reset == "never":
         memory = memory._replace(optimizer=lane.optimizer_state)
     if client.personal is not None:
-        memory = memory._replace(personal=shared_of(client, lane.params, personal=True))
+        memory = memory._replace(personal=personal_of(client, lane.params))
         delta = filled(shared_of(client, delta), optax.tree.zeros_like(delta))
     if client.upload is None and client.attack is None:
         return delta, message, memory

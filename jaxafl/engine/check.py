@@ -288,7 +288,7 @@ def _trace_training(parts: Parts) -> None:
         new = local_step(client, apply, fetch, cast(int, client.micro_batch), count, lane)
         return lane, new, sent_update(client, new.params, new, count)
 
-    numbers, count = as_arrays(client.executed(_BATCH), jnp.result_type(float)), np.int32(1)
+    numbers, count = as_arrays(client.prepared(_BATCH), jnp.result_type(float)), np.int32(1)
     advice = "the key that it is given (an optimiser: a field `rng_key` of its state)"
     with traced_method(f"{owner} with {client.optimizer_name}", "a local step", advice):
         traced = jax.eval_shape(step, data.arrays, model.held(batch), numbers, seed_key(0), count)
