@@ -512,7 +512,8 @@ class Fleet:
             hours: hours outside which it fails if they lose updates (`activity`), or `None`.
         """
         if getattr(hours, "loses", False):
-            waiting, fails = hours.hours_of(self.seed, self.num_clients), self.losses(odds)
+            waiting = hours.hours_of(self.seed, self.num_clients)
+            fails = self.losses(odds)
             return lambda run: waiting(run.arrived)[run.client] > 0 or (fails is not None and fails(run))
         if odds is None:
             return None

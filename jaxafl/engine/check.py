@@ -95,7 +95,8 @@ class Parts:
         """
         if noise := getattr(self.aggregate, "noise", None):  # 0 adds no noise
             return noise, "server"
-        norm, uploads = None, [] if self.client.upload is None else self.client.upload.in_order
+        norm = None
+        uploads = [] if self.client.upload is None else self.client.upload.in_order
         for place, one in enumerate(uploads):
             if one.noise is not None and norm is not None:
                 later = uploads[place:]
@@ -263,7 +264,8 @@ def _trace_training(parts: Parts) -> None:
         received_size(client.upload, sent)
     if client.reset == "never":
         check_lasting(client, parts.form[0], data.num_clients)
-    owner, batch = f"the model {model.name}", jax.eval_shape(functools.partial(example_batch, data.form))
+    owner = f"the model {model.name}"
+    batch = jax.eval_shape(functools.partial(example_batch, data.form))
     samples, classes, metrics = kind_of_sample(batch.x), set[int](), list[str]()
 
     def step(arrays: Any, frozen: Any, client: Client, key: Any, count: Any) -> Any:
@@ -288,7 +290,8 @@ def _trace_training(parts: Parts) -> None:
         new = local_step(client, apply, fetch, cast(int, client.micro_batch), count, lane)
         return lane, new, sent_update(client, new.params, new, count)
 
-    numbers, count = as_arrays(client.prepared(_BATCH), jnp.result_type(float)), np.int32(1)
+    numbers = as_arrays(client.prepared(_BATCH), jnp.result_type(float))
+    count = np.int32(1)
     advice = "the key that it is given (an optimiser: a field `rng_key` of its state)"
     with traced_method(f"{owner} with {client.optimizer_name}", "a local step", advice):
         traced = jax.eval_shape(step, data.arrays, model.held(batch), numbers, seed_key(0), count)
