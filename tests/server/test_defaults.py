@@ -29,8 +29,9 @@ def test_updates_are_discounted_by_their_age() -> None:
 @pytest.mark.parametrize("made", [server.fedbuff(), server.fadas(), server.ca2fl(), server.fedopt()], ids=repr)
 def test_a_server_that_buffers_says_so_where_it_gets_single_arrivals(made: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(type(made), "name", f"{made.name}_here")  # a message appears once in a process
-    with pytest.warns(UserWarning, match=rf"{made.name} .*buffer=M"):
+    with pytest.warns(UserWarning, match=rf"{made.name} .*buffer=M") as found:
         classifier(server=made, clock=free()).check()
+    assert found[0].filename == __file__  # the user's line
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         classifier(server=made, clock=free(buffer=2)).check()

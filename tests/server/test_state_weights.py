@@ -16,8 +16,7 @@ from jaxafl.server import Arrivals, Outcome, Server
 from tests.problems import quadratic
 from tests.variants import slow_but
 
-CLIENTS = 4
-STEPS = 5
+CLIENTS, STEPS = 4, 5
 
 
 def remembering(model: Any) -> Any:
