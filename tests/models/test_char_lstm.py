@@ -86,7 +86,7 @@ def test_a_character_outside_the_vocabulary_is_not_taken_for_another(character):
 
 
 def test_characters_as_floats_are_refused():
-    with pytest.raises(ValueError, match="must be an integer"):
+    with pytest.raises(ValueError, match="must be integers, got float32; data of uint8"):
         char_lstm(**SMALL).init(KEY, batch_of()._replace(x=jnp.zeros((5, 9))))
 
 

@@ -11,6 +11,7 @@ from flax import linen as nn
 
 from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
+from jaxafl.models.networks.recurrent import in_vocabulary
 from jaxafl.options import UserError, check_choice, check_whole, named
 
 
@@ -89,7 +90,7 @@ class Decoder(nn.Module):
         product = functools.partial(nn.Dense, use_bias=False, kernel_init=start)
         last = functools.partial(nn.Dense, self.width, use_bias=False, kernel_init=small)
         embed = nn.Embed(self.num_classes, self.width, embedding_init=start, name="embed")
-        x = embed(jnp.where(tokens < 0, self.num_classes, tokens))  # a negative index would count from the end
+        x = embed(in_vocabulary("decoder", tokens, self.num_classes))
         if self.positions == "learned":
             x = x + self.param("positions", start, (tokens.shape[1], self.width))
         for index in range(self.layers):

@@ -14,7 +14,7 @@ from jaxafl.models.linen import from_linen
 from jaxafl.models.model import Array, Model
 from jaxafl.models.networks.convolution import with_backward
 from jaxafl.models.networks.dense import Dense
-from jaxafl.options import check_choice, check_whole, named
+from jaxafl.options import UserError, check_choice, check_whole, named
 
 
 @named
@@ -59,6 +59,18 @@ def char_lstm(
     return from_linen(network, name="char_lstm", references=("caldas2018",))
 
 
+def in_vocabulary(owner: str, tokens: Array, size: int) -> Array:
+    """Returns tokens for an embedding, which gives NaN for those outside 0 .. `size` - 1, also for negative ones.
+
+    Raises:
+        UserError: the tokens are not integers.
+    """
+    if not jnp.issubdtype(tokens.dtype, jnp.integer):
+        why = "data of uint8 are taken for pixels and become floats, unless they have preprocessing=jaxafl.data.as_is()"
+        raise UserError(f"{owner}: tokens must be integers, got {tokens.dtype}; {why}")
+    return jnp.where(tokens < 0, size, tokens)  # a negative index would count from the end
+
+
 class CharLSTM(nn.Module):
     """Embedding - LSTM - ... - LSTM - dense on the last state."""
 
@@ -72,7 +84,7 @@ class CharLSTM(nn.Module):
     def __call__(self, x: Array) -> Array:
         embedding, kernel, bias, gates = _start(self.initialisation, self.hidden)
         embed = nn.Embed(self.num_classes, self.embedding, embedding_init=embedding)
-        states = embed(jnp.where(x < 0, self.num_classes, x).T)  # a negative index would count from the end
+        states = embed(in_vocabulary("char_lstm", x, self.num_classes).T)
         for _ in range(self.layers):
             states = LSTM(self.hidden, kernel_init=kernel, bias_init=gates)(states)
         return Dense(self.num_classes, kernel_init=kernel, bias_init=bias)(states[-1])
