@@ -20,6 +20,7 @@ import numpy as np
 from jaxafl.options.suggestions import did_you_mean
 
 MOST = 2**31 - 1  # a larger number overflows an int32
+_BETWEEN = ("jaxafl", "functools", "contextlib")  # modules of the frames between a warning and a user's line
 _SIGNS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
@@ -40,7 +41,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the line of a user's code that called the package, however deep in it the reason was found."""
     level = 1
     frame = sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("jaxafl."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         frame = frame.f_back
         level += 1
     warnings.warn(message, category, stacklevel=level)
