@@ -128,13 +128,16 @@ def scalars_of(chunk: Chunk) -> dict[str, float]:
 
 
 def check_metric(owner: str, run: Run, metric: str, others: Sequence[str] = ()) -> bool:
-    """Raises `ValueError` if a run does not evaluate a metric, or if it is not known which way the metric is better.
+    """Returns True if lower values of a metric are better.
 
     Args:
         owner: the function that the user called, for messages.
         run: the run; every metric is accepted if its metrics are unknown.
         metric: the metric.
         others: names that would be accepted too, for messages.
+
+    Raises:
+        ValueError: the run does not evaluate the metric, or it is not known which way the metric is better.
     """
     known = [*others, *run.metrics]
     if run.metrics and metric not in run.metrics:

@@ -74,7 +74,7 @@ def with_frozen(owner: str, model: Model, frozen: Frozen, collections: bool = Fa
             given = chosen[path_of(path)]
             return leaf if given is True else given
 
-        base = jax.tree_util.tree_map_with_path(value, params)
+        base = jax.tree_util.tree_map_with_path(value, model.as_made(params))
         return Held(base, _part(state, still.__contains__)) if still else base
 
     described = {**model.description, "frozen": getattr(frozen, "__qualname__", type(frozen).__name__)}

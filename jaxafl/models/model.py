@@ -82,7 +82,8 @@ class Model(Summarised):
         init: `(key, batch) -> (params, state)`. Of `batch`, an example batch (B = 1), only shapes and dtypes matter.
             `params` is the pytree that is trained and federated. `state` is the pytree of everything else that the
             model carries from step to step (running statistics), or `{}`. Python floats of the result become arrays,
-            and float32 becomes float64 with `jax_enable_x64`.
+            and float32 becomes float64 with `jax_enable_x64`. Parameters of fewer bits become float32, in which they
+            are trained and averaged; `apply` gets them in their own type.
         apply: `(params, state, batch, key, train) -> (Outputs, state)`. `key` feeds dropout and the like; `train` is a
             Python bool. A model with `frozen` arrays takes them as its last argument.
         description: options of the model that can be written as JSON, for result files.
@@ -108,18 +109,32 @@ class Model(Summarised):
     better: Mapping[str, Better] = field(default_factory=dict)
     _others: dict[str, Model] = field(default_factory=dict, init=False)
     _held: dict[str, Any] = field(default_factory=dict, init=False)
+    # types of parameters with fewer than 32 bits, by path, once `init` was traced; models made of this one share it
+    _low: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_better(self.name, self.better)
-        init, name = self.init, self.name
+        init, name, low = self.init, self.name, self._low
+
+        def widened(path: Any, leaf: Array) -> Array:
+            if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype.itemsize >= 4:
+                return leaf
+            low[path_of(path)] = leaf.dtype
+            return leaf.astype(jnp.result_type(float))
 
         @functools.wraps(init)
         def init_in_floats(key: Key, batch: Batch) -> tuple[Params, State]:
             with noted(name):
-                params, state = init(key, batch)
-                return jax.tree.map(_widened, params), jax.tree.map(_in_precision, state)
+                params, state = jax.tree.map(_in_precision, init(key, batch))
+                return jax.tree.map_with_path(widened, params), state
 
         object.__setattr__(self, "init", init_in_floats)
+
+    def as_made(self, params: Params) -> Params:
+        """Returns parameters in the types that the network gave them, such as bfloat16; traceable."""
+        if not self._low:
+            return params
+        return jax.tree.map_with_path(lambda path, leaf: leaf.astype(self._low.get(path_of(path), leaf.dtype)), params)
 
     def held(self, batch: Batch) -> Any:
         """Returns the frozen arrays for samples with the shapes of `batch`, cached; for a batch of shapes, shapes."""
@@ -172,6 +187,7 @@ class Model(Summarised):
         low, name = self.precision == "bfloat16", self.name
 
         def apply(params: Params, state: State, batch: Batch, key: Key, train: bool) -> tuple[Outputs, State]:
+            params = self.as_made(params)
             if low:
                 params, batch = _rounded(params), batch._replace(x=_rounded(batch.x))
             with jax.default_matmul_precision(products), noted(name):
@@ -202,7 +218,12 @@ class Model(Summarised):
     @functools.cached_property
     def _outputs(self) -> Callable[[Params, State, Batch, Any], Any]:
         key = jax.random.key(0, impl="threefry2x32")
-        return jax.jit(lambda *now: predictions_of(self.name, self.bound(now[3]), *now[:3], key, False))
+
+        def outputs(params: Params, state: State, batch: Batch, held: Any) -> Any:
+            jax.eval_shape(self.init, key, batch)  # so that `as_made` knows the types
+            return predictions_of(self.name, self.bound(held), params, state, batch, key, False)
+
+        return jax.jit(outputs)
 
     def summary(self) -> dict[str, Any]:
         """Returns the name, the options and the number of frozen values, by name."""
@@ -302,17 +323,11 @@ def path_of(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _widened(leaf: Any) -> Any:
-    """Converts a number to an array, and floats of any kind to the precision of JAX."""
-    array = jnp.asarray(leaf)
-    floating = jnp.issubdtype(array.dtype, jnp.floating)
-    return lax.convert_element_type(array, jnp.result_type(float)) if floating else array
-
-
 def _in_precision(leaf: Any) -> Any:
-    """Converts a number like `_widened`, but no floats of fewer than 32 bits: the network returns its state in them."""
+    """Converts a number to an array, and floats of 32 and 64 bits to the precision of JAX."""
     array = jnp.asarray(leaf)
-    return _widened(array) if array.dtype in (jnp.float32, jnp.float64) else array
+    single = array.dtype in (jnp.float32, jnp.float64)
+    return lax.convert_element_type(array, jnp.result_type(float)) if single else array
 
 
 def _rounded(tree: Any) -> Any:

@@ -88,7 +88,8 @@ def _curves(
     for line, style in styled(lines):
         at, mean, deviation = over_seeds(curves_of(line, against.variable, metric), _GRID, scale_of(metric))
         style["marker"] = "" if len(at) > 1 else "o"
-        draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=line.name or "all", **style)
+        label = (line.name or "all") + ("" if at.size else " (seeds do not overlap)")
+        draw_line(ax, line, at, mean, (mean - deviation, mean + deviation), label=label, **style)
     units = lines[0].runs[0][metric].attrs.get("units", "1")
     ax.set(xlabel=against.label, ylabel=label_of(metric, units), title=heading(results), xlim=(0, None))
     if percent(metric) or ax.dataLim.ymin >= 0:

@@ -211,16 +211,30 @@ class Comparison:
         check_choice("table", "spread", spread, ("std", "interval"))
         metrics = [metrics] if isinstance(metrics, str) else list(metrics)
         targets = [float(targets)] if isinstance(targets, int | float) else list(targets)
+        header, rows, said = self.cells(metrics, at, reference, targets, axis, spread, confidence)
+        body = table(format, header, rows)
+        mark = "% " if format == "latex" else ""
+        below = textwrap.fill(said, 80, initial_indent=mark, subsequent_indent=mark)
+        return f"{body}\n{below if mark else chr(10) + below}"
+
+    def cells(
+        self,
+        metrics: Sequence[str],
+        at: At | None,
+        reference: str | None,
+        targets: Sequence[float],
+        axis: str,
+        spread: Spread,
+        confidence: float,
+    ) -> tuple[list[str], list[list[Cell]], str]:
+        """Returns what `table` shows, for its options: the names of the columns, the rows, and the sentences below."""
         columns = [_means(self, metric, at, spread, confidence) for metric in metrics]
         if reference is not None:
             columns.append(_against(self, reference, metrics[0], at, confidence))
         columns += [_times(self, target, metrics[0], axis) for target in targets]
         rows = [[Cell(name), *(column[name] for _, column in columns)] for name in self.results]
-        body = table(format, ["method", *(header for header, _ in columns)], rows)
         said = _notes(self, at, spread, confidence, reference, metrics[0] if targets else "", axis)
-        mark = "% " if format == "latex" else ""
-        below = textwrap.fill(said, 80, initial_indent=mark, subsequent_indent=mark)
-        return f"{body}\n{below if mark else chr(10) + below}"
+        return ["method", *(header for header, _ in columns)], rows, said
 
     def plot(self, **options: Any) -> Any:
         """Plots the comparison with a mark at its point: `jaxafl.plot.comparison(self, **options)`."""

@@ -17,6 +17,7 @@ from tests.problems import quadratic
 from tests.variants import slow_but
 
 CLIENTS, STEPS = 4, 5
+CLIENT = afl.Client(learning_rate=0.01, steps=1, batch_size=None)
 
 
 def remembering(model: Any) -> Any:
@@ -79,8 +80,7 @@ def test_state_is_averaged_as_the_models_are(name: str) -> None:
         "one": afl.clock.free_running(concurrency=4, durations=time),
         "stale_rounds": afl.clock.stale_rounds(participants=3, max_staleness=2, durations=time),
     }
-    client = afl.Client(learning_rate=0.01, steps=1, batch_size=None)
-    found = afl.Simulation(of.data, remembering(of.model), client, server, clocks[clock]).train(STEPS)
+    found = afl.Simulation(of.data, remembering(of.model), CLIENT, server, clocks[clock]).train(STEPS)
     means = np.stack([np.concatenate([one.a, one.c], axis=1).mean(axis=0) for one in of.clients])
     expected, counts = np.zeros(6), np.asarray(of.data.counts)
     for step in range(STEPS):
@@ -97,6 +97,5 @@ def test_weights_of_another_shape_are_refused() -> None:
 
     of = quadratic(CLIENTS)
     clock = afl.clock.free_running(concurrency=4, buffer=3, durations=afl.clock.constant(1.0))
-    client = afl.Client(learning_rate=0.01, steps=1, batch_size=None)
     with pytest.raises(UserError, match="`weights` of shape"):
-        afl.Simulation(of.data, of.model, client, wrong(), clock).run(2)
+        afl.Simulation(of.data, of.model, CLIENT, wrong(), clock).run(2)

@@ -155,7 +155,8 @@ def _placed(model: str, what: str, given: Mapping[str, np.ndarray], tree: Any, s
         )
     for name, leaf in expected.items():
         found = given[name]
-        wide = (found.dtype, leaf.dtype) == (np.float32, np.float64)  # with jax_enable_x64
+        # also of parameters that a network has in bfloat16; float32 becomes float64 with jax_enable_x64
+        wide = jnp.issubdtype(found.dtype, jnp.floating) and np.dtype(found.dtype).itemsize < leaf.dtype.itemsize
         if found.shape != leaf.shape or (found.dtype != leaf.dtype and not wide):
             raise UserError(
                 f"initialised: {what} {name} is {found.dtype}{[*found.shape]}; expected "

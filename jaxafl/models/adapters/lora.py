@@ -71,14 +71,14 @@ def lora(model: Model, rank: int, alpha: float = 8.0, where: Where = None, *, tr
             if f"{name}/a" not in given:
                 return given.get(name, leaf)
             term = given[f"{name}/b"] @ given[f"{name}/a"] * (alpha / rank)
-            return leaf + (term if out_first else term.T).reshape(leaf.shape)
+            return (leaf + (term if out_first else term.T).reshape(leaf.shape)).astype(leaf.dtype)
 
         more = () if model.frozen is None else (frozen["frozen"],)
         return model.apply(jax.tree_util.tree_map_with_path(summed, frozen["base"]), state, batch, key, train, *more)
 
     def held(batch: Batch) -> Any:
         base, _ = model.init(jax.random.key(0, impl="threefry2x32"), batch)
-        return {"base": base, "frozen": model.frozen(batch) if callable(model.frozen) else model.frozen}
+        return {"base": model.as_made(base), "frozen": model.frozen(batch) if callable(model.frozen) else model.frozen}
 
     description = {**model.description, "lora_rank": rank, "lora_alpha": float(alpha)}
     new = dataclasses.replace(model, init=init, apply=apply, description=description, frozen=held)

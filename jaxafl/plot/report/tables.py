@@ -85,14 +85,9 @@ def paired(comparison: Any, reference: str | None) -> Html:
     """
     base = reference or next(iter(comparison.results))
     metric = "accuracy" if all("accuracy" in one for one in comparison.results.values()) else "loss"
-    text = comparison.table(metrics=metric, reference=base, spread="interval")
-    *lines, _, said = text.split("\n", len(comparison.results) + 3)
-    header, _, *rows = (
-        [cell.removeprefix("**").removesuffix("**").replace(r"\|", "|") for cell in line[2:-2].split(" | ")]
-        for line in lines
-    )
+    header, rows, said = comparison.cells([metric], None, base, (), "time", "interval", 0.95)
     caption = f"{len(comparison.seeds)} seeds, paired by seed, {in_words(comparison.at)}"
-    return joined([element("p", said), table(caption, header, rows)])
+    return joined([element("p", said), table(caption, header, [[cell.text for cell in row] for row in rows])])
 
 
 def _spread(lines: Lines, metric: str, at: At | None = None) -> list[Cell]:
