@@ -1,6 +1,6 @@
-"""Measures the clock alone: python experiments/benchmarks/clock.py
+"""Measures the clock alone, in some minutes: python experiments/benchmarks/clock.py
 
-Every figure is the median of seven; the machine's own rates stand above the table.
+Every figure is the median of three; the machine's own rates stand above the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxafl import clock as clocks
 from jaxafl.clock import Draw, Duration, Run, schedule, worked
 from jaxafl.device.keys import per_run, uniform
 
-EVENTS, REPEATS = 20_000, 7
+EVENTS, REPEATS = 20_000, 3
 
 
 class own(Duration):
@@ -42,7 +42,7 @@ def protocols() -> Table:
     """Events per second of CPU time of protocols in which all N clients train."""
     durations = clocks.uniform(1, 5)
     per_step = clocks.uniform(1, 5, per="client") * clocks.uniform(0.5, 1.5, per="step")
-    sizes = (10**3, 10**5, 10**6)
+    sizes = (10**3, 10**5)
     table = Table("protocol", *(f"N = {size:,}" for size in sizes), title="events per second, all clients in training")
     made: dict[str, Callable[[int], tuple[clocks.Clock, int]]] = {
         "free_running": lambda size: (clocks.free_running(concurrency=size, durations=durations), size),
@@ -82,8 +82,7 @@ def rates() -> Table:
         "per client and step, suspended": per_step,
         "a user's own": own(),
     }
-    sizes = {"M_c = 20, N = 100": (20, 100), "10³, 10⁴": (1000, 10**4), "10³, 10⁶": (1000, 10**6)}
-    sizes["10⁵, 10⁷"] = (10**5, 10**7)
+    sizes = {"M_c = 20, N = 100": (20, 100), "10³, 10⁵": (1000, 10**5), "10³, 10⁶": (1000, 10**6)}
     table = Table("durations", *sizes, "compiled in, s", title="starts per second, each with the arrival before it")
     for name, duration in durations.items():
         cells, compiling = [], []
