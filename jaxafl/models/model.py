@@ -120,7 +120,7 @@ class Model(Summarised):
             if not jnp.issubdtype(leaf.dtype, jnp.floating) or leaf.dtype.itemsize >= 4:
                 return leaf
             low[path_of(path)] = leaf.dtype
-            return leaf.astype(jnp.result_type(float))
+            return _widened(leaf)
 
         @functools.wraps(init)
         def init_in_floats(key: Key, batch: Batch) -> tuple[Params, State]:
@@ -169,7 +169,7 @@ class Model(Summarised):
         if precision not in self._others:
             frozen = self.frozen
             if precision == "bfloat16":
-                frozen = (lambda batch: _rounded(self.held(batch))) if callable(self.frozen) else _rounded(self.frozen)
+                frozen = (lambda batch: _rounded(self.frozen(batch))) if callable(frozen) else _rounded(frozen)
             described = {**self.description, "precision": precision}
             self._others[precision] = dataclasses.replace(
                 self, description=described, frozen=frozen, precision=precision
@@ -192,8 +192,10 @@ class Model(Summarised):
                 params, batch = _rounded(params), batch._replace(x=_rounded(batch.x))
             with jax.default_matmul_precision(products), noted(name):
                 outputs, new = self.apply(params, state, batch, key, train, *more)
+            if isinstance(outputs, Outputs):  # a sum of thousands of numbers of 8 or 16 bits is wrong
+                wide = functools.partial(jnp.asarray, dtype=jnp.result_type(float))
+                outputs = jax.tree.map(wide, outputs)
             if low:
-                outputs = jax.tree.map(lambda value: value.astype(jnp.result_type(float)), outputs)
                 new = jax.tree.map(lambda new, old: new.astype(old.dtype), new, state)
             return outputs, new
 
@@ -278,7 +280,7 @@ def judged(loss: Callable[[Any, Batch], Outputs | Array], predictions: Any, batc
 
 
 def predictions_of(name: str, apply: Callable[..., Any], *arguments: Any) -> Any:
-    """Returns the predictions of a model, traceable.
+    """Returns the predictions of a model, floats in the precision of JAX; traceable.
 
     Args:
         name: name of the model, for messages.
@@ -298,7 +300,7 @@ def predictions_of(name: str, apply: Callable[..., Any], *arguments: Any) -> Any
             f"the model {name} has no outputs, because its loss is all that it computes; construct it with "
             "from_linen, from_nnx or from_torch, or add from_functions(..., outputs=lambda params, batch: ...)"
         )
-    return found.values
+    return jax.tree.map(_widened, found.values)
 
 
 @contextlib.contextmanager
@@ -328,6 +330,10 @@ def _in_precision(leaf: Any) -> Any:
     array = jnp.asarray(leaf)
     single = array.dtype in (jnp.float32, jnp.float64)
     return lax.convert_element_type(array, jnp.result_type(float)) if single else array
+
+
+def _widened(leaf: Array) -> Array:
+    return leaf.astype(jnp.result_type(float)) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def _rounded(tree: Any) -> Any:

@@ -235,6 +235,8 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
     variables |= {"participation": ("population", counts), "mean_staleness": ("population", mean.astype(np.float32))}
     variables |= of_schedule(schedule, trained.records.get("local_loss"))
     for name, values in trained.records.items():
+        if jnp.issubdtype(values.dtype, jnp.floating):  # no file holds bfloat16
+            values = values.astype(np.promote_types(values.dtype, np.float32), copy=False)
         of_version = name.startswith("observe_")
         dims: tuple[str, ...] = ("version",) if of_version else ("step",)
         if values.shape[1:] == mask.shape[1:] and not of_version:

@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,34 +19,12 @@ ONE = c.constant(1.0)
 STEP = c.constant(1.0, per="step")
 
 
-def free(**options: Any) -> c.Clock:
-    return c.free_running(**({"concurrency": 2, "durations": ONE} | options))
-
-
-def rounds(**options: Any) -> c.Clock:
-    return c.synchronous(**({"cohort": 2} | options))
-
-
-def lasting(durations: Any) -> c.Clock:
-    return free(durations=durations)
-
-
-def stale(**options: Any) -> c.Clock:
-    return c.stale_rounds(**({"participants": 2, "max_staleness": 3, "durations": ONE} | options))
-
-
-def contacts(**options: Any) -> c.Clock:
-    return c.interrupting(**({"period": 1.0, "contacted": 2, "durations": STEP} | options))
-
-
-def safa(**options: Any) -> c.Clock:
-    return c.semi_async(**({"fraction": 0.5, "lag": 1, "durations": ONE} | options))
-
-
-def tiers(**options: Any) -> c.Clock:
-    return c.tiers(**({"regions": [0, 0, 1, 1], "durations": ONE} | options))
-
-
+free = partial(c.free_running, concurrency=2, durations=ONE)
+rounds = partial(c.synchronous, cohort=2)
+stale = partial(c.stale_rounds, participants=2, max_staleness=3, durations=ONE)
+contacts = partial(c.interrupting, period=1.0, contacted=2, durations=STEP)
+safa = partial(c.semi_async, fraction=0.5, lag=1, durations=ONE)
+tiers = partial(c.tiers, regions=[0, 0, 1, 1], durations=ONE)
 SHARED, HOURS = c.link(shared=2.0, bytes=3.0), c.available(22, 6)
 SESSION = c.sessions(ONE, ONE, off=ONE)
 BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
@@ -134,33 +113,33 @@ BAD: list[tuple[Callable[[], Any], str, type[Exception]]] = [
     (lambda: c.trace(stale(), stale=np.full((9, 2), 4)), "stale", ValueError),
     (lambda: c.trace(free(), starts=[0, 7]), "starts", ValueError),
     (lambda: c.trace(free(max_staleness=2, on_bound="stop"), starts=[0, 1]), "starts", ValueError),
-    (lambda: lasting(c.recorded([[1.0, np.nan, 2.0], [1.0], [1.0], [1.0]])), "durations", ValueError),
-    (lambda: lasting(c.recorded([[1.0], [1.0, -1.0], [1.0], [1.0]])), "durations", ValueError),
-    (lambda: lasting(c.recorded([[1.0]])), "durations", ValueError),
+    (lambda: free(durations=c.recorded([[1.0, np.nan, 2.0], [1.0], [1.0], [1.0]])), "durations", ValueError),
+    (lambda: free(durations=c.recorded([[1.0], [1.0, -1.0], [1.0], [1.0]])), "durations", ValueError),
+    (lambda: free(durations=c.recorded([[1.0]])), "durations", ValueError),
     (lambda: c.recorded([["a"], [1.0]]), "durations", TypeError),
     # durations
-    (lambda: lasting(c.uniform(np.array([1.0, 5, 1, 1]), 3)), "low", ValueError),
-    (lambda: lasting(ONE + "a"), "value", TypeError),
+    (lambda: free(durations=c.uniform(np.array([1.0, 5, 1, 1]), 3)), "low", ValueError),
+    (lambda: free(durations=ONE + "a"), "value", TypeError),
     *(
-        (lambda who=who: lasting(ONE * c.stragglers(clients=who)), "client", ValueError)
+        (lambda who=who: free(durations=ONE * c.stragglers(clients=who)), "client", ValueError)
         for who in ([0, 7], [1.5], [1, 1])
     ),
-    (lambda: lasting(ONE * c.available(8, 9)), "added", ValueError),
-    (lambda: lasting(c.mac_network(1.0, 1.0) + HOURS), "freeze", ValueError),
-    (lambda: lasting(c.link()), "speed", ValueError),
-    (lambda: lasting(c.link(1.0)), "bytes", ValueError),
-    (lambda: lasting(c.link(0.0, bytes=1.0)), "up", ValueError),
-    (lambda: lasting(c.link(1.0, shared=2.0, bytes=3.0)), "up", ValueError),
-    (lambda: lasting(2 * SHARED), "shared", ValueError),
-    (lambda: lasting(SHARED + SHARED), "shared", ValueError),
-    (lambda: lasting(SESSION + SHARED), "shared", ValueError),
-    (lambda: lasting(c.sessions(SHARED, ONE, off=ONE)), "shared", ValueError),
+    (lambda: free(durations=ONE * c.available(8, 9)), "added", ValueError),
+    (lambda: free(durations=c.mac_network(1.0, 1.0) + HOURS), "freeze", ValueError),
+    (lambda: free(durations=c.link()), "speed", ValueError),
+    (lambda: free(durations=c.link(1.0)), "bytes", ValueError),
+    (lambda: free(durations=c.link(0.0, bytes=1.0)), "up", ValueError),
+    (lambda: free(durations=c.link(1.0, shared=2.0, bytes=3.0)), "up", ValueError),
+    (lambda: free(durations=2 * SHARED), "shared", ValueError),
+    (lambda: free(durations=SHARED + SHARED), "shared", ValueError),
+    (lambda: free(durations=SESSION + SHARED), "shared", ValueError),
+    (lambda: free(durations=c.sessions(SHARED, ONE, off=ONE)), "shared", ValueError),
     (lambda: safa(durations=1 + SHARED), "shared", ValueError),
-    (lambda: lasting(c.sessions(ONE, 5.0, off=ONE)), "on", TypeError),
-    (lambda: lasting(c.sessions(HOURS, ONE, off=ONE)), "durations", ValueError),
-    (lambda: lasting(c.sessions(ONE, c.constant(np.inf), off=ONE)), "on", ValueError),
-    (lambda: lasting(c.device_trace()), "megabytes", ValueError),
-    (lambda: lasting(c.device_trace(megabytes=3, bandwidth=False)), "megabytes", ValueError),
+    (lambda: free(durations=c.sessions(ONE, 5.0, off=ONE)), "on", TypeError),
+    (lambda: free(durations=c.sessions(HOURS, ONE, off=ONE)), "durations", ValueError),
+    (lambda: free(durations=c.sessions(ONE, c.constant(np.inf), off=ONE)), "on", ValueError),
+    (lambda: free(durations=c.device_trace()), "megabytes", ValueError),
+    (lambda: free(durations=c.device_trace(megabytes=3, bandwidth=False)), "megabytes", ValueError),
 ]
 
 

@@ -91,10 +91,21 @@ def test_large_dense_kernels_add_up_in_float32():
 
 def test_parameters_of_a_network_in_bfloat16_are_trained_in_float32():
     """Otherwise updates of less than 2^-8 of a parameter vanish. The network computes with its own type."""
-    model, batch = models.from_linen(models.Dense(2, param_dtype=jnp.bfloat16)), images((4, 4, 1), 2)
+    dense, batch = models.Dense(2, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16), images((4, 4, 1), 2)
+    model = models.from_linen(dense, loss=lambda out, batch: jnp.full(2, out.dtype == jnp.bfloat16, out.dtype))
     params, _ = model.init(KEY, batch)
-    assert params["kernel"].dtype == params["bias"].dtype == jnp.float32
-    assert model.outputs(params, jnp.bfloat16(batch.x)).dtype == jnp.bfloat16
+    outputs, (found, _) = model.outputs(params, batch.x), model.bound(None)(params, {}, batch, KEY, False)
+    assert {leaf.dtype for leaf in (*params.values(), outputs, found.loss)} == FLOAT32  # sums in bfloat16 end at 256
+    assert found.loss.tolist() == [1, 1]
+
+
+def test_frozen_arrays_of_a_network_are_rounded_and_may_come_from_training():
+    frozen = models.from_linen(models.Dense(2, param_dtype=jnp.bfloat16), frozen=lambda path: path == "kernel")
+    given = models.initialised(frozen, {"kernel": np.full((1, 2), 1 / 3, np.float32), "bias": np.zeros(2, np.float32)})
+    for model in (given, frozen.at("bfloat16"), models.lora(models.logistic(2), 1).at("bfloat16")):
+        batch = images((4, 4, 1), 2)
+        held = model.held(jax.eval_shape(lambda batch=batch: batch)), model.held(batch)
+        assert {leaf.dtype for leaf in jax.tree.leaves(held)} == {jnp.dtype(jnp.bfloat16)}
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="GPUs have TF32")
@@ -107,8 +118,8 @@ def test_other_precisions_are_refused(precision):
 @pytest.mark.slow
 def test_a_run_in_bfloat16_learns_and_returns_float32():
     data, client = afl.data.synthetic(1.0, 1.0, clients=8), afl.Client(learning_rate=0.03, steps=10, batch_size=10)
-    parts = afl.server.fedavg(), afl.clock.synchronous()
-    trained = afl.Simulation(data, models.logistic(10), client, *parts, precision="bfloat16").train(40, eval_every=40)
-    assert {leaf.dtype for leaf in jax.tree.leaves(trained.params)} == FLOAT32
-    before, after = trained.evaluations["accuracy"]
-    assert before < 0.3 < 0.6 < after
+    parts = models.logistic(10), client, afl.server.fedavg(), afl.clock.synchronous()
+    sim, how = afl.Simulation(data, *parts, precision="bfloat16"), {"observe": lambda params: {"b": jnp.bfloat16(1)}}
+    trained = sim.train(40, eval_every=40, **how)
+    assert {leaf.dtype for leaf in (*jax.tree.leaves(trained.params), trained.dataset.observe_b)} == FLOAT32
+    assert trained.evaluations["accuracy"][0] < 0.3 < 0.6 < trained.evaluations["accuracy"][1]

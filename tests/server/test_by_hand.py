@@ -327,16 +327,12 @@ LOSSY = trace(
 )
 
 
-def lasting(*seconds: float) -> Any:
-    return clock.constant(np.array(seconds))
-
-
 CONTACTS = trace(
     clock.interrupting(period=1.0, contacted=1, durations=clock.constant(np.array([0.5, 2.0]), per="step")),
     sets=np.array([[0], [1], [1], [0]]),
 )
 STALE = trace(
-    clock.stale_rounds(participants=1, max_staleness=1, durations=lasting(3.0, 1.0)),
+    clock.stale_rounds(participants=1, max_staleness=1, durations=clock.constant([3.0, 1.0])),
     sets=np.array([[0], [1], [0]]),
     stale=np.array([[0], [1], [1]]),
 )
@@ -346,7 +342,7 @@ RUNS: dict[str, tuple[Server, Any, Any, tuple[float, ...], list[float], list[flo
     # c0 from .5: 1.75 -> 2.25.
     "fedasync": (
         server.fedasync(1.0, "constant", mix="delta"),
-        clock.free_running(concurrency=2, durations=lasting(2.0, 3.0)),
+        clock.free_running(concurrency=2, durations=clock.constant([2.0, 3.0])),
         HALF,
         (4.0, -4.0),
         [0, 2, 0, 1, 2.5, 0.5, 2.25],
@@ -355,7 +351,7 @@ RUNS: dict[str, tuple[Server, Any, Any, tuple[float, ...], list[float], list[flo
     # step 0: (2 + 0) / 2 = 1. Client 0 then trains from x_0 to 2, measured against x_1: 1; client 1 from x_1 to .5
     "start skew": (
         server.fedbuff(staleness="none"),
-        clock.free_running(concurrency=2, buffer=2, dispatch="step", start_skew=True, durations=lasting(1.0, 1.0)),
+        clock.free_running(concurrency=2, buffer=2, dispatch="step", start_skew=True, durations=clock.constant([1, 1])),
         HALF,
         (4.0, 0.0),
         [0, 1, 1.25],
@@ -387,7 +383,7 @@ RUNS: dict[str, tuple[Server, Any, Any, tuple[float, ...], list[float], list[flo
     # step 0: c0 and c1 from 0: 4 and 8. Step 1: c0 from 6: 1, twice. Step 2: c1 from v1 = 6: 5, c2 from v0: 12
     "defedavg_niid": (
         server.defedavg_niid(),
-        trace(clock.sampled(drawn=2, durations=lasting(1.0, 2.0, 5.0)), sets=np.array([[0, 1], [0, 0], [2, 1]])),
+        trace(clock.sampled(drawn=2, durations=clock.constant([1, 2, 5])), sets=np.array([[0, 1], [0, 0], [2, 1]])),
         HALF,
         (8.0, 16.0, 24.0),
         [0, 6, 7, 15.5],
@@ -406,7 +402,7 @@ RUNS: dict[str, tuple[Server, Any, Any, tuple[float, ...], list[float], list[flo
     # 7.5; then its undrafted 7.5 (from 3). Round 2, all from 7.5: c0 6.75, c1 9.75, and c2's 12 of before.
     "safa, undrafted": (
         server.safa(),
-        clock.semi_async(fraction=2 / 3, lag=9, durations=lasting(1.0, 2.0, 4.0)),
+        clock.semi_async(fraction=2 / 3, lag=9, durations=clock.constant([1.0, 2.0, 4.0])),
         HALF,
         (6.0, 12.0, 24.0),
         [0, 3, 7.5, 9.5],
@@ -416,7 +412,7 @@ RUNS: dict[str, tuple[Server, Any, Any, tuple[float, ...], list[float], list[flo
     # and c3's entries become x = 3; c0 from 3: 5.5: (5.5 + 8 + 3 + 3)/4.
     "safa, deprecated": (
         server.safa(),
-        clock.semi_async(fraction=0.25, lag=1, durations=lasting(1.0, 2.0, 5.0, 20.0)),
+        clock.semi_async(fraction=0.25, lag=1, durations=clock.constant([1.0, 2.0, 5.0, 20.0])),
         HALF,
         (8.0, 16.0, 0.0, 0.0),
         [0, 1, 3, 4.875],

@@ -24,7 +24,8 @@ class alie(Attack):
         z: `None` for Φ⁻¹((n - m - s) / (n - m)) with s = ⌊n/2 + 1⌋ - m, at least 1, where m of the n arrivals are
             attackers. With `knowledge="delivered"` m is the number of attackers, and n - m that of known updates.
         knowledge: `"step"` or `"delivered"`.
-        clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
+        clients: who attacks: a share in [0, 1] of the N clients, rounded (halves to even numbers) and drawn with the
+            seed of the run, or a list of clients.
 
     References:
         Baruch, Baruch, Goldberg (2019), "A little is enough: Circumventing defenses for distributed learning", NeurIPS,
@@ -54,7 +55,8 @@ class ipm(Attack):
     Args:
         factor: ε ≥ 0.
         knowledge: `"step"` or `"delivered"`.
-        clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
+        clients: who attacks: a share in [0, 1] of the N clients, rounded (halves to even numbers) and drawn with the
+            seed of the run, or a list of clients.
 
     References:
         Xie, Koyejo, Gupta (2019), "Fall of empires: Breaking Byzantine-tolerant SGD by inner product manipulation",

@@ -39,7 +39,8 @@ class Attack(Part):
     Messages of a correction and batch statistics stay honest.
 
     Args:
-        clients: who attacks: a share in [0, 1] of the N clients, drawn with the seed of the run, or a list of clients.
+        clients: who attacks: a share in [0, 1] of the N clients, rounded (halves to even numbers) and drawn with the
+            seed of the run, or a list of clients.
 
     Attributes:
         colludes: True if `collude` is defined. It acts at the server step.

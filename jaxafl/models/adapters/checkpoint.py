@@ -155,9 +155,10 @@ def _placed(model: str, what: str, given: Mapping[str, np.ndarray], tree: Any, s
         )
     for name, leaf in expected.items():
         found = given[name]
-        # also of parameters that a network has in bfloat16; float32 becomes float64 with jax_enable_x64
-        wide = jnp.issubdtype(found.dtype, jnp.floating) and np.dtype(found.dtype).itemsize < leaf.dtype.itemsize
-        if found.shape != leaf.shape or (found.dtype != leaf.dtype and not wide):
+        # float32 becomes float64 with jax_enable_x64, and bfloat16 becomes float32 in training, but not if it is frozen
+        floats = all(jnp.issubdtype(one.dtype, jnp.floating) for one in (found, leaf))
+        fits = floats and (found.dtype.itemsize < leaf.dtype.itemsize or leaf.dtype.itemsize < 4)
+        if found.shape != leaf.shape or (found.dtype != leaf.dtype and not fits):
             raise UserError(
                 f"initialised: {what} {name} is {found.dtype}{[*found.shape]}; expected "
                 f"{leaf.dtype}{[*leaf.shape]}, as in {model}"

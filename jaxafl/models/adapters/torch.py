@@ -40,7 +40,8 @@ def from_torch(
 
     Parameters with `requires_grad` are trained, under their names in `module.state_dict()`. All others are frozen:
     neither trained nor sent. Buffers that training changes, such as running statistics, are the state. Other buffers
-    are constants. Parameters that modules share stay shared. Training and evaluation are the modes of `module.train()`
+    are constants. Parameters that modules share stay shared. Floats of any precision become float32, or float64 with
+    `jax_enable_x64`, in which the module computes. Training and evaluation are the modes of `module.train()`
     and `module.eval()`. Dropout, `torch.rand_like` and the like draw from JAX's key. The module itself is not changed.
 
     Batch norm excludes padding (`Batch.mask`) from its statistics. Convolutions and 2×2 pooling are those of

@@ -37,7 +37,8 @@ def decoder(
 
     Parameters start from N(0, 0.02²), as in GPT-2; W_o and W_2 are divided by √(2 · `layers`). The loss is
     `"next_token"`, with the metrics accuracy and perplexity. `Simulation(..., precision="bfloat16")` computes
-    in bfloat16, but softmax, norms' statistics and the loss in float32.
+    in bfloat16, but softmax, norms' statistics and the loss in float32. The softmax of the attention is always computed
+    in float32, also with `jax_enable_x64`.
 
     Args:
         num_classes: V, size of the vocabulary; 256 for bytes.
