@@ -193,8 +193,8 @@ class Model(Summarised):
             with jax.default_matmul_precision(products), noted(name):
                 outputs, new = self.apply(params, state, batch, key, train, *more)
             if isinstance(outputs, Outputs):  # a sum of thousands of numbers of 8 or 16 bits is wrong
-                wide = functools.partial(jnp.asarray, dtype=jnp.result_type(float))
-                outputs = jax.tree.map(wide, outputs)
+                wide = jnp.result_type(float)  # a loss that is complex stays so, and JAX refuses its gradient
+                outputs = jax.tree.map(lambda value: jnp.asarray(value, jnp.result_type(value, wide)), outputs)
             if low:
                 new = jax.tree.map(lambda new, old: new.astype(old.dtype), new, state)
             return outputs, new
