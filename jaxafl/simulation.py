@@ -139,7 +139,7 @@ class Simulation(Stepwise, Summarised):
         return self.live(seed).complete(server_steps)
 
     def plan(self, server_steps: int, seed: int = 0, *, lanes: int | None = None) -> Plan:
-        """Returns the plan that `run` executes with these options: segments, and slots of versions and updates."""
+        """Returns the plan of all server steps at once, which `run` makes in windows: segments, and slots."""
         return plan_of(self.schedule(server_steps, seed), self.problem(seed), lanes)
 
     def run(

@@ -32,6 +32,7 @@ class Run(NamedTuple):
         member: axis -> label of a member of a sweep; `{}` for a single run.
         citation: BibTeX of the methods and data that the run uses.
         resumed: server steps that an earlier process executed and reported; `None` for a new run.
+        earlier: (server step, metrics) of the evaluations that an earlier process reported, x_0 included.
         metrics: metric -> the better direction, `"higher"` or `"lower"`; `None` if it is unknown.
     """
 
@@ -42,6 +43,7 @@ class Run(NamedTuple):
     member: Mapping[str, Any]
     citation: str
     resumed: int | None = None
+    earlier: Sequence[tuple[int, Mapping[str, float]]] = ()
     metrics: Mapping[str, Better | None] = types.MappingProxyType({})
 
 
@@ -54,7 +56,7 @@ class Chunk(NamedTuple):
         time: simulated seconds at server step stop - 1.
         seconds: wall-clock seconds since the run started or resumed.
         records: name -> [stop - start, ...]: `time` of the server steps. Per arrival slot [stop - start, A]: `arrived`
-            (bool), `client_id` (-1 if empty), `staleness` and further numbers of a result (NaN if empty). None at x_0.
+            (bool), `client_id` (-1 if empty), `staleness` and further numbers of a result (NaN if empty). Empty at x_0.
         evaluation: metrics of x_stop.
         model: () -> (parameters, non-trainable state) of x_stop, NumPy arrays on the host.
     """
@@ -88,7 +90,10 @@ class Callback:
         """Raises `ValueError` if the callback cannot work with this run. Called before compilation."""
 
     def begin(self, run: Run) -> None:
-        """Starts the callback. Called before the first chunk of this process."""
+        """Starts the callback. Called before the first chunk of this process.
+
+        So that a resumed run ends where an uninterrupted one does, it takes what it must know from `run.earlier`.
+        """
 
     def chunk(self, chunk: Chunk) -> str | bool | None:
         """Handles an evaluation. Called after each one, including x_0; a text (the reason) or `True` stops the run."""
@@ -176,7 +181,7 @@ def in_notebook() -> bool:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Any, ...]:
-    """Returns one or several callbacks as a tuple; raises `TypeError` for none, and for one that does nothing."""
+    """Returns one or several callbacks as a tuple; raises `TypeError` for others, and for one that does nothing."""
     found = tuple(callbacks) if isinstance(callbacks, list | tuple) else (callbacks,)
     for one in found:
         if not isinstance(one, Callback) or all(getattr(type(one), m) is getattr(Callback, m) for m in _METHODS):

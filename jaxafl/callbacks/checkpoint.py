@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from jaxafl.callbacks.base import PIECE_SECONDS
+from jaxafl.callbacks.content import content
 from jaxafl.callbacks.identity import check_identity
 from jaxafl.callbacks.store import check_folder, flattened, interval_of, log_info, newest, unflattened, write
 from jaxafl.clock.schedule import steps_of
 from jaxafl.device import on_host
-from jaxafl.device.content import content
 from jaxafl.engine.execution import Execution
 from jaxafl.engine.lockstep import Lockstep
 from jaxafl.engine.loop import Progress, over
@@ -259,7 +259,7 @@ def _plan_digest(execution: Execution) -> Any:
 
 
 def _schedule_digest(execution: Execution, step: int) -> Any:
-    """Returns a digest of the last arrivals before a server step; `None` if they depend on the training."""
+    """Returns a digest of the last arrivals before a server step; `None` if members differ, or training decides."""
     if not isinstance(execution, Planned):
         return None
     last = steps_of(execution.made(0), max(step - 100, 0), step)

@@ -150,10 +150,12 @@ class Hook:
         self.begun = time.perf_counter()
         done = progress.eval_step[-1] if progress.eval_step else None
         for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
+            evaluated = zip(progress.eval_step, progress.evaluations, strict=True)
+            earlier = [(step, _of_runs(evaluation, index)) for step, evaluation in evaluated]
             for one in callbacks:
-                one.begin(run._replace(resumed=done))
+                one.begin(run._replace(resumed=done, earlier=earlier))
                 if isinstance(one, Targets) and progress.stops[index] is None:
-                    self._restored(one, run, index, progress)
+                    self._restored(one, run._replace(earlier=earlier), index, progress)
         self.reported = self.ready = time.perf_counter()
         self.before = execution.updates(done or 0)
 
@@ -210,8 +212,8 @@ class Hook:
 
     def _restored(self, targets: Targets, run: Run, index: int, progress: Progress) -> None:
         """Stops a restored run whose last evaluation reaches a target, which may be new."""
-        for step, evaluation in zip(progress.eval_step, progress.evaluations, strict=True):
-            if why := targets.reached(_of_runs(evaluation, index), run):
+        for step, evaluation in run.earlier:
+            if why := targets.reached(evaluation, run):
                 if step < progress.step:
                     raise UserError(
                         f"the folder holds {progress.step} server steps, and until is reached at {step} ({why}): name "

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 
+from jaxafl.callbacks.content import content
 from jaxafl.data.federated import FederatedData
-from jaxafl.device.content import content
 from jaxafl.engine.state import example_batch
 from jaxafl.models.model import Model
 from jaxafl.options import UserError, shown, warn

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from jaxafl.callbacks.base import Callback, Chunk, Run, check_metric
+from jaxafl.callbacks.content import content, source_of
 from jaxafl.client import Traffic
 from jaxafl.clock.accounts.contract import Mechanism
 from jaxafl.clock.fleet import Gone, ServerStep
 from jaxafl.clock.live import Live
 from jaxafl.clock.schedule import joined
-from jaxafl.device.content import content, source_of
 from jaxafl.engine.loop import Trained
 from jaxafl.engine.planned import UNBOUNDED
 from jaxafl.models.metrics import falls, reaches

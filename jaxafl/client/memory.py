@@ -13,9 +13,9 @@ import optax
 from jaxafl.client.correction.contract import Tree
 from jaxafl.client.options import Client
 from jaxafl.device.keys import pack
-from jaxafl.device.user_code import with_arrays
 from jaxafl.models.model import path_of
 from jaxafl.options import UserError, check_flag
+from jaxafl.options.user_code import with_arrays
 
 
 class Memory(NamedTuple):

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxafl.device.user_code import traced_method
 from jaxafl.options import Number, Part, Wrapped, as_array, check_keywords, check_number, in_order, kept, static
+from jaxafl.options.user_code import traced_method
 
 _BOUNDS: dict[str, dict[str, Any]] = {name: {"least": 0} for name in ("learning_rate", "momentum", "noise_multiplier")}
 _BOUNDS |= {name: {"above": 0} for name in ("max_norm", "l2_norm_clip")}

@@ -134,7 +134,7 @@ class Client(Optimised, init=False):
     correction: Correction | None = dataclasses.field(default=None, kw_only=True)
     personal: Callable[[str], bool] | None = static(default=None, kw_only=True)
     _attack: Any = recording(default=None)  # of the run, with a mask [N] of the attackers
-    _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `executed`
+    _sizes: Any = recording(default=None)  # batch sizes, int32 [N], or that of one client; set by `prepared`
 
     def __post_init__(self) -> None:
         for name in ("steps", "epochs", "batch_size"):

@@ -14,8 +14,8 @@ from jaxafl.client.options import Client
 from jaxafl.client.training import Lane, local_run
 from jaxafl.client.upload.contract import Sent, received_size
 from jaxafl.device.keys import jax_key, threefry
-from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.models.frozen import filled
+from jaxafl.options.user_code import like_given, traced_method
 
 _STREAM = 0xFFFFFFFA
 

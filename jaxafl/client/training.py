@@ -15,10 +15,10 @@ from jaxafl.client.memory import shared_of
 from jaxafl.client.optimizer import objective_arguments, optimizer_step, takes_examples
 from jaxafl.client.options import Client, Moment, Timing
 from jaxafl.device.keys import Key, jax_key, pack, per_client, renewed, threefry, unpack
-from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.models.frozen import filled
 from jaxafl.models.model import Apply, Array, Batch
 from jaxafl.options import UserError
+from jaxafl.options.user_code import like_given, traced_method
 
 _MODEL_STREAM = 0xFFFFFFFE
 _DATA_STREAM = 0xFFFFFFFD

@@ -11,7 +11,7 @@ from jaxafl.clock.durations.distributions import (
     pareto,
     uniform,
 )
-from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Run, constant, worked
+from jaxafl.clock.durations.duration import Distribution, Draw, Duration, Hours, Run, constant, worked
 from jaxafl.clock.durations.fleet import activity, available, stragglers
 from jaxafl.clock.durations.link import link
 from jaxafl.clock.durations.papers import mac_network, suspension, three_tier, transmission
@@ -60,6 +60,7 @@ __all__ = [
     "Draw",
     "Duration",
     "Fleet",
+    "Hours",
     "Live",
     "LocalRun",
     "Run",

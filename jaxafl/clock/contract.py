@@ -76,9 +76,17 @@ class Clock(Part):
         The sample counts are the weights of clocks with `select="samples"`.
         """
         prepared: Any = with_size(self, size)
-        if getattr(self, "weights", ...) is None and "samples" in str(getattr(self, "select", "")):
+        if getattr(self, "weights", ...) is None and getattr(self, "select", "") == "samples":
             return dataclasses.replace(prepared, weights=np.asarray(counts, np.float64), select="uniform")
         return prepared
+
+    @property
+    def composed(self) -> Any:
+        """Rules that the clock follows, `jaxafl.clock.free_running.Rules`; `None` if it is not composed of them.
+
+        Who asks about a rule asks here: options and objects may say the same.
+        """
+        return None
 
     @property
     def pause(self) -> float:

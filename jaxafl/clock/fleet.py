@@ -28,17 +28,29 @@ _PATIENCE = 1000  # arrivals per client, after which a missing server step is ex
 
 
 class LocalRun(NamedTuple):
-    """One run. Runs compare in the order in which they arrive, with ties in client order."""
+    """One run. Runs compare in the order in which they arrive, with ties in client order.
 
-    arrived: float  # end in simulated seconds; NaN before the end, if the clock has no durations
+    Attributes:
+        arrived: end in simulated seconds; NaN before it if the clock has no durations, or runs share a link.
+        client: index of the client.
+        run: index among the client's runs, in start order.
+        run_id: index among all runs, in start order.
+        version: version of the start model.
+        reference: version that the update is relative to.
+        started: start in simulated seconds.
+        local_steps: its local steps.
+        work: seconds in which the client works.
+    """
+
+    arrived: float
     client: int
-    run: int  # index among the client's runs, in start order
-    run_id: int  # index among all runs, in start order
-    version: int  # of the start model
-    reference: int  # version that the update is relative to
-    started: float  # start in simulated seconds
+    run: int
+    run_id: int
+    version: int
+    reference: int
+    started: float
     local_steps: int
-    work: float  # seconds in which the client works
+    work: float
 
 
 class Dropped(NamedTuple):
@@ -77,8 +89,14 @@ class Fleet:
         seed: seed of the schedule.
         now: simulated seconds.
         version: index of the newest version, which is also that of the next server step.
-        started: number of runs that have started.
+        started: number of runs that the clock has started.
         clock: the clock.
+        taken: arrivals of the last server step.
+        due: places of ended runs (`None`: new places) in which clients start when time moves on.
+        refills: True if every arrival makes a start due; a rule of starts sets it to False and fills `due`.
+        next_starts: time of starts that no arrival makes due. Then `begin_starts(time of the next arrival)` is called,
+            which makes them due.
+        idle: idle clients if they are drawn, with `add(client)`.
         share: function index -> draw of the stream for the choice of clients, in [0, 1).
     """
 
@@ -92,7 +110,7 @@ class Fleet:
         self.flight: list[LocalRun] = []  # a heap, also of runs that were stopped
         self.arrived: deque[LocalRun] = deque()  # that `arrivals` has not yielded yet
         self.runs = [0] * num_clients  # that each client has started
-        self.longest = 0.0  # seconds of the longest run so far, without its hang
+        self.longest = 0.0  # most seconds of work of a run so far
         self.since = 0  # arrivals since the last server step
         self.stepped = 0.0  # time of the last server step
         self.taken: Sequence[LocalRun] = []  # arrivals of the last server step
@@ -114,7 +132,8 @@ class Fleet:
         # ---- replies
         self.hear: Callable[[], None] | None = None  # asks for all replies that are missing; None: they come by `reply`
         self.unheard: dict[int, int] = {}  # client -> the newest server step whose reply to it is missing
-        # run_id -> a run that flies as if with one local step, and the server step whose reply says its local steps
+        # run_id -> a run whose local steps are not known yet, which is in flight with the duration of one local step,
+        # and the server step whose reply will tell them
         self.open_ended: dict[int, tuple[LocalRun, int]] = {}
         # ---- draws
         self.share = draws.shares(draws.stream(seed, Purpose.START))
@@ -318,6 +337,7 @@ class Fleet:
         if self.transport is not None:
             begun = self.transport.begin(now, begun, seconds)
         self.runs[client], self.started = index + 1, self.started + 1
+        self.ended += not flies  # `instants` never yields it
         self.known[run_id] = begun
         if unknown:
             self.open_ended[run_id] = begun, self.unheard[client]
@@ -368,7 +388,7 @@ class Fleet:
             insort(self.restarting, run.client)
 
     def stop_up_to(self, version: int) -> None:
-        """Stops the runs in flight that have started from a version or an earlier one."""
+        """Stops the runs in flight, but those that never arrive, that have started from a version or an earlier one."""
         while (run := self.oldest()) and run.version <= version:
             self.stop(run)
 
@@ -384,8 +404,8 @@ class Fleet:
 
         Args:
             run: the run.
-            reason: `"refused"`, `"stopped"` or `"lost"`, which the schedule counts; `"late"` for a completed run that
-                another one of its client replaces, `"abandoned"` for one that its client gives up.
+            reason: `"refused"`, `"stopped"` or `"lost"`, which the schedule counts; `"late"` for a completed run
+                whose client sends another one, `"abandoned"` for one that its client gives up.
         """
         if reason in self.totals:
             self.totals[reason] += 1
@@ -530,7 +550,7 @@ class Fleet:
         return steps[run] if run < len(steps) else steps[-1]
 
     def in_flight(self) -> int:
-        """Returns the number of runs in flight."""
+        """Returns the number of runs that `arrivals` or `instants` will yet yield, those that never arrive included."""
         return self.started - self.ended
 
     def _check_endless(self) -> None:
@@ -550,8 +570,9 @@ class Fleet:
         if self.seconds is None:
             self._fail("waits for arrivals, but no run has a duration", "a field `durations: Duration` of the clock")
         raise Gone(
-            f"all clients that are at work are gone (infinite durations) at {self.now:,.6g} simulated seconds, and "
-            f"server step {self.version} needs arrivals; give fewer server steps, or finite durations"
+            f"all clients that are at work are gone (infinite durations, or a clock that restarts nobody) at "
+            f"{self.now:,.6g} simulated seconds, and server step {self.version} needs arrivals; give fewer server "
+            "steps, or finite durations"
         )
 
     def _check_idle(self, client: int, now: float) -> None:

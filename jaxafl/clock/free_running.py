@@ -80,9 +80,9 @@ class free_running(Clock):
             ⌊√(t + 1)⌋ at the delivery to version t (Ringmaster with an adaptive bound).
         on_bound: treatment of the bound. `"refuse"`: an update with τ >= R is discarded; its client restarts as after
             any arrival (Ringmaster ASGD without stops). `"stop"`: in addition a run is stopped as soon as t - s >= R,
-            and its client restarts from x_t (Ringmaster ASGD, and Rennala SGD with R = 1). `"wait"`, without `period`:
-            a server step that would leave a run in flight with t - s > R waits for it, and takes all updates that
-            arrive meanwhile.
+            unless it never arrives (infinite duration), and its client restarts from x_t (Ringmaster ASGD, and Rennala
+            SGD with R = 1). `"wait"`, without `period`: a server step that would leave a run in flight with t - s > R
+            waits for it, if it ever arrives, and takes all updates that arrive meanwhile.
         period: seconds P of server steps at P, 2P, ..., which take all updates that have arrived since the last one, or
             none; `None` for steps by `buffer` only. If both are given, the server also steps once M have arrived.
         windows: seconds between these steps. `"constant"`: P. `"poisson"`: exponential, with mean P (AREA).
@@ -133,16 +133,18 @@ class free_running(Clock):
         True,
         lambda clock: (
             clock.lost is None
-            and clock.composed.bound.takes_all
+            and type(clock.composed.bound).refuses is rules.Bound.refuses
             and not getattr(getattr(clock.composed.select, "hours", None), "loses", False)
         ),
     )
-    references = ByOptions((), lambda clock: () if clock.composed.bound.takes_all else ("maranjyan2025", "tyurin2023"))
+    references = ByOptions((), lambda clock: clock.composed.bound.references)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.buffer is None and self.period is None and self.closes is None:
             object.__setattr__(self, "buffer", 1)
+        if type(self.select) is rules.by_samples:
+            object.__setattr__(self, "select", "samples")
 
     @functools.cached_property
     def composed(self) -> Rules:
@@ -194,7 +196,7 @@ class free_running(Clock):
              "before_step, start_skew, on_bound='stop', starts, or a rate: leave one of them out"),
         ])  # fmt: skip
         check_whole(self.name, f"concurrency among {num_clients} clients", flying, most=num_clients)
-        check_selection(self, num_clients, flying, self.rate is not None or self.begins is not None)
+        check_selection(self, num_clients, flying, select.always or self.rate is not None or self.begins is not None)
         if recorded:
             check_recording(self, "starts", (), num_clients - 1)
 
@@ -218,7 +220,7 @@ class free_running(Clock):
         for runs in fleet.instants():
             if not runs:
                 if not taken and begins.by_arrival and not fleet.comes():
-                    fleet.gone()  # windows without arrivals would follow for ever
+                    fleet.gone()  # otherwise empty windows repeat forever
                 fleet.alarm = next(alarms, NEVER)
                 yield fleet.step(taken)
                 taken = []

@@ -58,7 +58,7 @@ class Awake:
     def __init__(self, hours: Any, num_clients: int, seed: int) -> None:
         """Takes the hours, such as `available(22, 6)`, and the seed of the schedule."""
         self.idle = np.ones(num_clients, bool)
-        self.day = float(hours.day)
+        self.day = float(getattr(hours, "day", 1.0))
         self.waits = hours.hours_of(seed, num_clients)
 
     def remove(self, client: int) -> None:

@@ -52,21 +52,22 @@ def check_selection(clock: Any, num_clients: int, drawn: int, always: bool = Fal
     Args:
         clock: the clock.
         num_clients: N.
-        drawn: number of different clients that draws must be able to give.
+        drawn: number of distinct clients that are drawn at once.
         always: True if weights have an effect even if all clients can be drawn.
     """
-    given = clock.weights is not None
-    if clock.hours is not None:
-        clock.hours.check(num_clients)
+    weights, hours = (getattr(clock.select, name, getattr(clock, name)) for name in ("weights", "hours"))
+    given = weights is not None
+    if hours is not None:
+        hours.check(num_clients)
     if not given and clock.select == "uniform":
         return
-    positive = int(np.count_nonzero(np.broadcast_to(clock.weights, num_clients))) if given else drawn
+    positive = int(np.count_nonzero(np.broadcast_to(weights, num_clients))) if given else drawn
     fail_if(clock.name, [
         (drawn >= num_clients and not always, f"all {num_clients} clients take part, so select and weights have no "
          "effect; draw fewer clients, or leave them out"),
-        (not given and "samples" in str(clock.select), "select='samples' needs the sample counts of the data; run the "
+        (not given and clock.select == "samples", "select='samples' needs the sample counts of the data; run the "
          "clock in a Simulation, or give weights=counts"),
-        (given and clock.select != "uniform", f"give weights or select={clock.select!r}, not both"),
+        (clock.weights is not None and clock.select != "uniform", f"give weights or select={clock.select!r}, not both"),
         (positive < drawn, f"only {positive} of {num_clients} clients have a weight above 0, and {drawn} are drawn; "
          "expected a weight above 0 for at least as many"),
     ])  # fmt: skip

@@ -116,12 +116,10 @@ class Bound(Part):
     """Base of bounds of staleness; this one has none.
 
     Attributes:
-        takes_all: True if every update that arrives is taken.
         stops: True if runs may be stopped.
         waits: True if server steps may wait for runs.
     """
 
-    takes_all: ClassVar[bool] = True
     stops: ClassVar[bool] = False
     waits: ClassVar[bool] = False
 
@@ -154,7 +152,7 @@ class refuse(_Limit):
         staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at the delivery to version t.
     """
 
-    takes_all = False
+    references = ("maranjyan2025", "tyurin2023")
 
     def refuses(self, fleet: Fleet, run: LocalRun) -> bool:
         return fleet.version - run.reference >= self.at(fleet.version)
@@ -162,6 +160,8 @@ class refuse(_Limit):
 
 class stop(refuse):
     """In addition a run is stopped as soon as t - s >= R, and its client restarts from x_t.
+
+    Runs that never arrive (infinite durations) go on.
 
     Args:
         staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at version t.
@@ -175,7 +175,7 @@ class stop(refuse):
 
 
 class wait(_Limit):
-    """A server step that would leave a run in flight with t - s > R waits for it.
+    """A server step that would leave a run in flight with t - s > R waits for it, if it ever arrives.
 
     Args:
         staleness: R >= 1; `"sqrt"`: R = ⌊√(t + 1)⌋ at the version t that the step makes.
@@ -204,7 +204,7 @@ class Begins(Part):
     by_arrival: ClassVar[bool] = True
 
     def begin(self, fleet: Fleet, clock: Any) -> None:
-        """Prepares the fleet of one schedule; `fleet.due` has the first starts."""
+        """Prepares the fleet of one schedule; `fleet.due` has the first starts. State is kept in the fleet."""
 
     def arrives(self, fleet: Fleet, run: LocalRun) -> None:
         """Is called for an arriving run before the server decides on its update."""
@@ -371,7 +371,8 @@ class Selects(Part):
     def begin(self, fleet: Fleet, most_busy: int) -> Callable[[LocalRun | None], int | None]:
         """Returns the function (ended run) -> client to start, or `None` if nobody can, of one schedule.
 
-        It sets `fleet.idle`, which is told who is idle again.
+        The function makes the client busy. `fleet.idle` is set to an object, such as a set, whose `add(client)` is
+        called when a client is idle again.
         """
         idle = fleet.idle = idle_of(fleet.num_clients, most_busy, getattr(self, "weights", None))
         return lambda ended: take(idle, fleet.share(fleet.started))

@@ -38,7 +38,7 @@ class Source(NamedTuple):
 class Unused(NamedTuple):
     """Runs that no server step takes, [U]; see `Schedule` for the fields.
 
-    The reason is `"refused"`, `"stopped"`, `"lost"`, `"late"` (another run of the client replaces it), `"abandoned"`
+    The reason is `"refused"`, `"stopped"`, `"lost"`, `"late"` (the client sends another run), `"abandoned"`
     (the client gives it up), or at the end of a complete schedule `"flying"` for a run in flight, and `"waiting"` for
     one that has ended, and that a later server step may take or replace. Clients complete those that were refused, lost
     or late.

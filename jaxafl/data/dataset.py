@@ -14,8 +14,8 @@ from jaxafl.data.form import client_arrays, gather_stored, kind_of_sample, store
 from jaxafl.data.partition.base import Partition
 from jaxafl.data.preprocessing import Preprocessing
 from jaxafl.data.targets import as_samples, as_targets, check_range, numbered, quantile_bins, require_classes
-from jaxafl.device.user_code import no_host_draws
 from jaxafl.options import Summarised, UserError, as_array, check_choice, check_whole, kept
+from jaxafl.options.user_code import no_host_draws
 
 Source: TypeAlias = dict[str, str | int | float]
 """Origin of samples, for the description of a dataset."""

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxafl.data.preprocessing import Preprocessing
-from jaxafl.device.user_code import traced_method
 from jaxafl.options import UserError
+from jaxafl.options.user_code import traced_method
 
 Gather = Callable[[Any, Any, jax.Array], tuple[Any, jax.Array]]
 

@@ -40,7 +40,7 @@ class Purpose(enum.IntEnum):
     """Purpose of a stream of draws, part of every key."""
 
     MODEL = 1  # initial parameters
-    START = 2  # the client that starts next: counter (dispatch index)
+    START = 2  # clients that start: counters (start, 0), (place in all rounds, 0), or with hours (round, client)
     DURATION = 3  # the duration of a run: counters (client, run), one stream per term of the duration
     UPLOAD = 5  # success of an upload: counters (client, tick)
     DOWNLOAD = 6  # success of a download: counters (client, tick)

@@ -28,18 +28,19 @@ from jaxafl.client.attack.contract import Attack
 from jaxafl.client.upload.contract import leaves_of, received_size
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.live import check_clock
+from jaxafl.clock.rules import at_step, before_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample, stored_targets
 from jaxafl.device import as_arrays
 from jaxafl.device.buffers import num_bytes
 from jaxafl.device.hardware import available_bytes
 from jaxafl.device.keys import seed_key, unpack
-from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.problem import Problem, Program
 from jaxafl.engine.recorded import remember_metrics
 from jaxafl.engine.state import State, example_batch, shapes_of_model
 from jaxafl.models.model import Batch, Model, recorded_classes
 from jaxafl.options import UserError, check_options, check_whole, warn
+from jaxafl.options.user_code import like_given, traced_method
 from jaxafl.server.aggregate.contract import Aggregate
 from jaxafl.server.contract import Server, unfit
 
@@ -61,7 +62,7 @@ class Parts:
 
     @property
     def arrivals(self) -> int:
-        """Largest number of arrivals of a server step; several if it varies, also with one client."""
+        """Arrivals of every server step; if their number varies, N, and at least 2."""
         return self.clock.arrivals(self.data.num_clients) or max(self.data.num_clients, 2)
 
     @property
@@ -77,8 +78,9 @@ class Parts:
     @property
     def starts_early(self) -> bool:
         """True if a client may start again before the server step that takes its last update."""
-        early = self.arrivals > 1 and getattr(self.clock, "dispatch", "") != "step"
-        return Delivery.CONTINUOUS in self.clock.delivers and (early or getattr(self.clock, "before_step", False))
+        begins = self.clock.composed and self.clock.composed.begins
+        early = isinstance(begins, before_step) or (self.arrivals > 1 and not isinstance(begins, at_step))
+        return Delivery.CONTINUOUS in self.clock.delivers and early
 
     @functools.cached_property
     def form(self) -> tuple[Any, Any]:

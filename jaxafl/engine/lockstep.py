@@ -37,9 +37,9 @@ class Lockstep(Execution):
             speed: execution options.
         """
         first, self.schedules = problems[0], schedules
-        lanes = speed.lanes or min(
-            lanes_in_memory(first, len(problems)), *(plan_of(schedule, first).lanes for schedule in schedules)
-        )
+        lanes = speed.lanes
+        if lanes is None:
+            lanes = min(lanes_in_memory(first, len(problems)), *(plan_of(one, first).lanes for one in schedules))
         plans = [plan_of(schedule, first, lanes) for schedule in schedules]
         total = schedules[0].server_steps
         chunks = (range(start, min(start + every, total), _TOGETHER) for start in range(0, total, every))

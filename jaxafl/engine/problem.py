@@ -61,10 +61,10 @@ class Speed(NamedTuple):
     """Execution options: they change speed and memory, never results (up to float rounding).
 
     Attributes:
-        lanes: local runs trained at once; `None`: 1 on one CPU device, elsewhere as many as take the least time
-            (`plan_of`; `Replying` for servers that reply).
+        lanes: local runs trained at once; `None`: 1 on one CPU device, at most 4 on each of several, on an
+            accelerator as many as take the least time (`plan_of`; `Replying` for servers that reply).
         chunk: lanes per `vmap`; `None`: 1 on a CPU (where a loop is faster), elsewhere as many as half of the memory
-            holds.
+            holds. Runs over several devices and in lockstep ignore it: all their lanes advance at once.
         deterministic: only operations that give the same bits every time; a CPU has no others.
         devices: devices that share the lanes of a run, or the batches of a sweep; none: where JAX places things.
     """
@@ -115,7 +115,7 @@ class Shapes(NamedTuple):
         mask: True if some server step has fewer than A arrivals.
         picks_rows: True if the row of an update in the store may differ from its place among the arrivals.
         base: True if x_s is read.
-        per_lane: True if lanes make different numbers of local steps in a segment.
+        per_lane: True if lanes make different numbers of local steps in a segment, or are not one `vmap`.
         steady: True if a run begins and ends in every lane of every segment.
         local_steps: trip count: local steps of all active lanes of every segment.
         segments_per_row: trip count: segments of every row.

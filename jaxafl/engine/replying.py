@@ -27,6 +27,7 @@ from jaxafl.engine.problem import Problem, Program, Shapes, Speed
 from jaxafl.engine.program import advance
 from jaxafl.engine.sizes import chunk_of, power_of_two, tables_of
 from jaxafl.engine.state import Records, State
+from jaxafl.options import check_whole
 
 Reached = Callable[[ServerStep, int], tuple[int, str]]
 """(server step, arrivals before it) -> 1 if the step is within the limits, else 0; and the limit that it reaches."""
@@ -53,7 +54,8 @@ class Replying(Execution):
         arrivals, devices = fixed or 1, 1 if first.mesh is None else first.mesh.size
         # an update that is trained ahead does not know yet when it arrives, nor what its client remembers then
         ahead = jax.default_backend() != "cpu" and not first.client.remembers and first.client.rate_schedule is None
-        lanes = speed.lanes or (max(arrivals, min(flying, _AHEAD)) if ahead else arrivals)
+        most = max(arrivals, min(flying, _AHEAD)) if ahead else arrivals
+        lanes = check_whole("run", "lanes", most if speed.lanes is None else speed.lanes)
         lanes = -(-lanes // devices) * devices
         chunk = chunk_of(lanes, speed.chunk, first, len(problems))
         self.scratch = int(len(problems) > 1)  # a slot of the ring for the writes of members that have ended

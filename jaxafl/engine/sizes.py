@@ -65,7 +65,7 @@ def lanes_in_memory(problem: Problem, members: int = 1) -> int:
     memory, model = available_bytes(), problem.model
     if memory is None:
         return MOST_LANES
-    size: Any = problem.hyperparameters.client.micro_batch  # set by `Client.executed`
+    size: Any = problem.hyperparameters.client.micro_batch  # set by `Client.prepared`
     one = jax.eval_shape(lambda: example_batch(problem.data.form))
     batch: Any = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape[1:]), leaf.dtype), one)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -105,7 +105,7 @@ def block_of(*ends: int) -> int:
 
 
 def shapes_of_plan(plan: Plan, problem: Problem, chunk: int, most: int = 0, **calls: Any) -> Shapes:
-    """Returns the shapes of a program for a plan; `chunk`: lanes per `vmap`; `most`: arrivals of a step before it."""
+    """Returns the shapes of a program for a plan; `chunk`: lanes per `vmap`; `most`: arrivals of a step before."""
     width = plan.steps.mask.shape[1]
     by_client = Delivery.BY_CLIENT in problem.clock.delivers  # place i is client i
     places = width if by_client else power_of_two(max(width, most))

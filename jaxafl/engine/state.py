@@ -14,9 +14,9 @@ from jaxafl.client import Client, Lane, Memory, begin, first_memory, first_share
 from jaxafl.data.form import DataForm
 from jaxafl.device import Rows, buffers
 from jaxafl.device.keys import Key, Purpose, jax_key, pack, purpose_key
-from jaxafl.device.user_code import traced_method, with_arrays
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Program
 from jaxafl.models.model import Batch, Model
+from jaxafl.options.user_code import traced_method, with_arrays
 from jaxafl.server.contract import Server, Tree
 
 

@@ -18,13 +18,13 @@ from jaxafl.clock import Delivery
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand, squares
 from jaxafl.device.keys import jax_key, pack, per_step, unpack
-from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.engine.evaluate import gradient_sum, owned_sums, server_gradient
 from jaxafl.engine.plan import Steps
 from jaxafl.engine.problem import DeviceData, Observe, Program
 from jaxafl.engine.recorded import check_names
 from jaxafl.engine.state import Failure, Records, State, Stored, Version
 from jaxafl.options import UserError, check_choice
+from jaxafl.options.user_code import like_given, traced_method
 from jaxafl.server.contract import Arrivals, Outcome, Server, Tree, norm
 
 Array = jax.Array
@@ -248,7 +248,9 @@ class TracedStep:
 def observed(observe: Observe, params: Tree) -> dict[str, Array]:
     """Returns the results of the user's `observe`."""
     with traced_method("the run", "observe", "a fixed key"):
-        return {f"observe_{name}": jnp.asarray(value) for name, value in observe(params).items()}
+        found = {f"observe_{name}": jnp.asarray(value) for name, value in observe(params).items()}
+    check_names("run: observe gives {}", [name for name in found if "/" in name], allowed=())
+    return found
 
 
 def observe_members(program: Program, params: Tree) -> dict[str, Array]:

@@ -35,7 +35,7 @@ def staleness_of(runs: Sequence[xr.Dataset]) -> np.ndarray:
     """Returns the staleness of all arrivals of some runs, float [arrivals]."""
     found = [run["staleness"].values.ravel() for run in runs if "staleness" in run.variables]
     every = np.concatenate([np.zeros(0), *found])
-    return every[every >= 0]  # padding is NaN, or -1 in files of version 0.1
+    return every[every >= 0]  # padding is NaN
 
 
 def discarded_runs(run: xr.Dataset, name: str) -> float:

@@ -29,8 +29,9 @@ TICKS = Delivery.REPEATED | Delivery.EMPTY | Delivery.BY_CLIENT
 
 
 class Arrivals(NamedTuple):
-    """Updates consumed by one server step, in delivery order; A is the largest number of arrivals of a step so far.
+    """Updates consumed by one server step, in delivery order.
 
+    A is the number that the clock promises, N if entry i is client i, else a power of two that holds the largest step.
     A step may have fewer than A arrivals. The other entries are padding: their `delta`, `staleness`, `samples`,
     `local_steps` and `loss` are 0, and their other fields are undefined.
 
@@ -39,8 +40,7 @@ class Arrivals(NamedTuple):
         client: int32 [A], client indices.
         multiplicity: int32 [A], the number of times each update counts (2 for a client drawn twice).
         kind: int32 [A], kinds of the arrivals, as indices into `Clock.kinds`.
-        delta: updates Δ_i = x_i^K - x_s, each leaf [A, ...]; if `Needs.linear`, an argument for `weighted_sum`,
-            `mean_delta` and `squares` only.
+        delta: updates Δ_i = x_i^K - x_s, each leaf [A, ...].
         base: start models x_s, each leaf [A, ...], if `Needs.base`; otherwise `None`.
         staleness: int32 [A], τ = t - s; 0 for a fresh update.
         samples: float [A], sample counts n_i of the clients.
@@ -84,13 +84,13 @@ class Needs(NamedTuple):
     Attributes:
         base: `update` reads the start models x_s (`Arrivals.base`), so they are kept until the update is consumed.
         replies: `update` returns the number of local steps of a client's next run (`Outcome.next_steps`). The clock
-            then runs online, interleaved with training.
-        client_rows: parameter-sized rows per client in the server's state. They keep members of a sweep from being
-            batched, and a client's last update then counts in every later step, also for its privacy.
+            then runs between the calls of the program, each of which makes up to 16 server steps.
+        client_rows: parameter-sized rows per client in the server's state. They keep members of a sweep with different
+            schedules from advancing together, and a client's last update then counts in every later step, also for its
+            privacy.
         client_models: every client trains from a separate model, returned as `Outcome.client_params`, instead of a
             global version. `Arrivals.base` is this model. Clients must not start before the step that replaces it.
         empty_steps: `update` is called for steps without arrivals, too. Otherwise an empty step changes nothing.
-        linear: `update` uses `Arrivals.delta` only through `weighted_sum`, `mean_delta` and `squares`; a declaration.
         validation: `update` calls `Arrivals.validation_gradient`, so the data must have a validation set.
     """
 
@@ -99,7 +99,6 @@ class Needs(NamedTuple):
     client_rows: int = 0
     client_models: bool = False
     empty_steps: bool = False
-    linear: bool = False
     validation: bool = False
 
 
@@ -140,7 +139,8 @@ class Server(Part):
         accepts: further properties that they may have. The default accepts stale updates of complete runs, with any
             multiplicity.
         needs: requirements on the engine. A subclass inherits them, also if it overrides `update`.
-        buffer: arrivals per server step M in the paper, the command line's default. If M > 1, single arrivals warn.
+        buffer: arrivals per server step M in the paper, the command line's default. If M > 1, a clock with one
+            arrival per step triggers a warning.
         local: options of local training in the paper, the command line's defaults.
         single: True for servers that step for every arrival, which refuse clocks with several per server step.
         drops: True if the server may leave out an update that it receives. Corrections that sum updates refuse it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,13 @@ import optax
 
 from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
 from jaxafl.client.optimizer import nodes_of
-from jaxafl.clock.contract import ByOptions, Clock
+from jaxafl.clock.contract import Clock
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import renewed
-from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.options import Number, number, static
+from jaxafl.options.user_code import like_given, traced_method
 from jaxafl.server.aggregate.contract import Aggregate, Center
-from jaxafl.server.contract import TICKS, Array, Arrivals, Needs, Outcome, Server, Tree, counts, shares
+from jaxafl.server.contract import TICKS, Array, Arrivals, Outcome, Server, Tree, counts, shares
 from jaxafl.server.scheduled import Rate
 
 Staleness: TypeAlias = Literal["none", "polynomial", "hinge", "exponential"] | Callable[[Array], Array]
@@ -45,8 +45,6 @@ class OptaxServer(Server):
         aggregate: rule in the place of the weighted mean D, one of `jaxafl.aggregate`; `None` for that mean.
 
     Attributes:
-        linear: the step reads the updates through a weighted sum only, so devices that share a run exchange one sum.
-            Set it to False in a class whose `weigh`, `rate` or `update` reads single updates.
         bounded: True if an update weighs at most its multiplicity / M, for all clients, staleness and data, and reaches
             the aggregate as it arrived. So it is with the `weigh` and `update` of this class; a class with its own
             for which it holds sets `bounded = True`.
@@ -54,11 +52,7 @@ class OptaxServer(Server):
 
     aggregate: Aggregate | None = dataclasses.field(default=None, kw_only=True)
 
-    linear: ClassVar[bool] = True
     accepts = Server.accepts | TICKS
-    needs = ByOptions(
-        Needs(linear=True), lambda one: Needs(linear=one.linear and (one.aggregate is None or one.aggregate.linear))
-    )
 
     @property
     def bounded(self) -> bool:

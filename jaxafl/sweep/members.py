@@ -200,8 +200,9 @@ class Work:
         static = {path for path in paths if is_static_path(self.members[0].simulation, path)}
         found = []
         for member in self.members:
-            leaves, structure = jax.tree.flatten((member.simulation.client, member.simulation.server))
-            form = [(np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves]
+            one = member.simulation
+            leaves, structure = jax.tree.flatten((one.client, one.server))
+            form = [jax.tree.structure(one.attack), *((np.shape(leaf), np.asarray(leaf).dtype.kind) for leaf in leaves)]
             program = *(_key(value) for path, value in member.values.items() if path in static), structure, *form
             along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))

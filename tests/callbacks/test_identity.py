@@ -9,8 +9,8 @@ from typing import Any
 import optax
 
 import jaxafl as afl
+from jaxafl.callbacks.content import content, source_of
 from jaxafl.callbacks.limits import ends_of
-from jaxafl.device.content import content, source_of
 
 
 def scaled(factor: Any) -> Any:

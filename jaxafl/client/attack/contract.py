@@ -15,8 +15,8 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client.upload.contract import Array, Sent, Tree
 from jaxafl.device.buffers import expand
 from jaxafl.device.keys import drawing_key
-from jaxafl.device.user_code import like_given, traced_method
 from jaxafl.options import Number, Part, UserError, check_choice, recording, shown
+from jaxafl.options.user_code import like_given, traced_method
 
 _STREAM = 0xFFFFFFF3
 _WHO = 0x41747461  # of the draws of the attackers
@@ -100,7 +100,7 @@ class Attack(Part):
         Args:
             num_clients: N.
             num_classes: of the data; `None` for real targets.
-            capacity: largest number of arrivals of a server step.
+            capacity: arrivals of every server step; if their number varies, N, and at least 2.
         """
         if not any(getattr(type(self), name) is not getattr(Attack, name) for name in ("forge", "collude", "label")):
             raise UserError(

@@ -12,14 +12,23 @@ from jaxafl.options import Part
 
 
 class LocalRun(NamedTuple):
-    """A run at one of its local steps, or at its end."""
+    """A run at one of its local steps, or at its end.
 
-    start: Tree  # x_s, the parameters that it began with
-    client: Array  # int32, index of the client
-    run: Array  # int32, index of the run among the client's runs
-    step: Array  # int32, local steps made
-    rate_sum: Array  # float, Σ η_k of these steps
-    gradient_at: Callable[[Tree], Tree] | None = None  # in a step: parameters -> uncorrected gradient of its mini-batch
+    Attributes:
+        start: x_s, the parameters that it began with.
+        client: int32, index of the client.
+        run: int32, index of the run among the client's runs.
+        step: int32, local steps made.
+        rate_sum: float, Σ η_k of these steps.
+        gradient_at: parameters -> uncorrected gradient of the mini-batch, in a step; `None` at the end.
+    """
+
+    start: Tree
+    client: Array
+    run: Array
+    step: Array
+    rate_sum: Array
+    gradient_at: Callable[[Tree], Tree] | None = None
 
 
 class Correction(Part):

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from jaxafl.device.user_code import like_given
 from jaxafl.models.model import path_of
 from jaxafl.options import Part, UserError, shown, static
+from jaxafl.options.user_code import like_given
 
 Array = jax.Array
 Tree = Any
@@ -29,13 +29,21 @@ Leaves = tuple[Leaf, ...]
 
 
 class Sent(NamedTuple):
-    """The run whose update is sent, as traced scalars."""
+    """The run whose update is sent, as traced scalars.
 
-    client: Array  # int32, index of the client
-    run: Array  # int32, index of the run among the client's runs
-    samples: Array  # int32, n_i
-    local_steps: Array  # int32, executed local steps
-    key: Array  # key of `jax.random`, derived from seed, client, run and the place in a chain
+    Attributes:
+        client: int32, index of the client.
+        run: int32, index of the run among the client's runs.
+        samples: int32, n_i.
+        local_steps: int32, executed local steps.
+        key: key of `jax.random`, derived from seed, client, run and the place in a chain.
+    """
+
+    client: Array
+    run: Array
+    samples: Array
+    local_steps: Array
+    key: Array
 
 
 class Size(NamedTuple):

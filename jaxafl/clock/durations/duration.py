@@ -19,8 +19,8 @@ import numpy as np
 
 from jaxafl.device import float64_on_cpu
 from jaxafl.device.keys import Key, Purpose, jax_key, per_client, per_run, purpose_key, seed_key, uniform
-from jaxafl.device.user_code import traced_method
 from jaxafl.options import Number, Part, UserError, number, static
+from jaxafl.options.user_code import traced_method
 
 Array = jax.Array
 Per: TypeAlias = Literal["client", "run", "step"]
@@ -262,7 +262,10 @@ class Duration(Part):
 
 
 class Hours(Duration):
-    """Base of durations that wait for a client's hours; as `hours=` of a clock, it is not drawn outside of them."""
+    """Base of durations that wait for a client's hours; as `hours=` of a clock, it is not drawn outside of them.
+
+    A subclass defines `until`, and `prepare` if its hours differ by client.
+    """
 
     waits = True
 

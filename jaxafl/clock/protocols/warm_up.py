@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,13 +51,12 @@ class warm_up(Clock):
     takes_all = ByOptions(False, lambda clock: clock.first == "all" and clock.clock.takes_all)
 
     def check(self, num_clients: int) -> None:
-        foreign = self.clock.delivers & ~_TAKES
-        composed = getattr(self.clock, "composed", None)
+        foreign, rules = self.clock.delivers & ~_TAKES, self.composed
         fail_if(self.name, [
             (isinstance(self.clock, warm_up), "clock is a warm_up; expected its protocol. Give the protocol itself"),
             (bool(foreign), f"the arrivals of {self.clock.name} are {foreign.words}; expected a clock such as "
              "free_running, synchronous or bernoulli. Give one of those"),
-            (composed is not None and type(composed.bound) is not Bound, "max_staleness, or another bound, would count "
+            (rules is not None and type(rules.bound) is not Bound, "max_staleness, or another bound, would count "
              "the steps before the first version; expected a protocol without a bound. Give max_staleness=None"),
         ])  # fmt: skip
         self.clock.check(num_clients)
@@ -69,6 +68,11 @@ class warm_up(Clock):
     def durations(self) -> Duration | None:
         """Durations of the protocol."""
         return getattr(self.clock, "durations", None)
+
+    @property
+    def composed(self) -> Any:
+        """Rules of the protocol."""
+        return self.clock.composed
 
     def in_flight(self, num_clients: int) -> int:
         return self.clock.in_flight(num_clients)

@@ -128,7 +128,8 @@ def _steps_change_times(clock: Clock, num_clients: int) -> bool:
 
 def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
     """Returns True if the weights of a prepared clock's draws are the sample counts, or proportional to them."""
-    weights = getattr(getattr(clock, "clock", clock), "weights", None)  # `warm_up` has its protocol there
+    protocol = getattr(clock, "clock", clock)  # of `warm_up`
+    weights = getattr(protocol if clock.composed is None else clock.composed.select, "weights", None)
     if weights is None:
         return False
     of_clock = np.broadcast_to(np.asarray(weights, np.float64), counts.shape)

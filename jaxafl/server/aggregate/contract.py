@@ -11,8 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jaxafl.client import Client
 from jaxafl.clock.contract import Clock
 from jaxafl.device.buffers import expand
-from jaxafl.device.user_code import like_given
 from jaxafl.options import Part
+from jaxafl.options.user_code import like_given
 from jaxafl.server.contract import Array, Arrivals, Tree, counts, first_of
 
 Combined = tuple[Tree, Any, dict[str, Array]]
@@ -28,8 +28,8 @@ class Aggregate(Part):
     steps do not reach it. Batch statistics are averaged with the weights w_i, whatever the rule selects.
 
     Attributes:
-        linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.buffers`. Devices
-            that share a run then exchange sums instead of all updates.
+        linear: `update` uses the updates only through `weighted_sum` and `squares` of `jaxafl.device.buffers`. For
+            other rules no privacy can be planned.
         meanings: descriptions of diagnostics, by name, for the result.
         least_arrivals: the smallest buffer for which the rule is defined.
         noise: standard deviation of the noise in the sum of updates, over their clipping norm; `None` without noise.

@@ -44,7 +44,6 @@ class basgd(OptaxServer):
     requires = Delivery.CONTINUOUS
     accepts = Delivery.STALE
     buffer = 10
-    linear = False
     references = ("yang2021basgd",)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:

@@ -45,7 +45,6 @@ class audg(_DelayedGradients):
 
     requires = Delivery.REPEATED
     accepts = Delivery.STALE | Delivery.EMPTY | Delivery.BY_CLIENT
-    needs = Needs(linear=True)
 
     def init(self, params: Tree, samples: Array) -> Array:
         return jnp.sum(samples)

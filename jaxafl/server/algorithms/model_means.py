@@ -117,7 +117,7 @@ class favano(Server):
     requires = Delivery.PARTIAL
     accepts = Delivery.STALE | Delivery.PULLED
     references = ("leconte2023",)
-    needs = Needs(base=True, linear=True)
+    needs = Needs(base=True)
     meanings = {"normaliser": "a_i, by which FAVANO divides a client's update"}
 
     def prepare(self, clock: Any, client: Client, counts: np.ndarray, seed: int) -> tuple[Server, Client]:
