@@ -117,6 +117,14 @@ def test_colluding_attackers_know(name: str, knowledge: str, how: dict[str, Any]
     assert sum(numbers) > 1 and ({1, 2} <= {*numbers} or how != {"buffer": 5})
 
 
+def test_members_with_and_without_a_number_of_the_attack_share_no_program() -> None:
+    how = dict(clients=WHO, knowledge="delivered")
+    single = [attacked(attack.alie(z, **how)).run(STEPS).delta_norm.values for z in (None, 3.0)]
+    norms = afl.sweep(attacked(attack.alie(**how)), {"attack.z": [None, 3.0]}, STEPS).delta_norm.values
+    assert not np.allclose(*single)
+    np.testing.assert_allclose(norms, single, rtol=1e-6)
+
+
 def test_without_honest_arrivals_colluding_attackers_send_their_own() -> None:
     everybody = attacked(attack.ipm(clients=1.0)).run(STEPS, seed=3)
     np.testing.assert_array_equal(vectors(everybody), vectors(simulation().run(STEPS, seed=3)))

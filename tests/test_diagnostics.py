@@ -99,7 +99,7 @@ def test_presets_are_cited_by_their_own_papers(sim: afl.Simulation) -> None:
     assert not any(BIBTEX[key] in usual.citation() for key in presets)
 
 
-@pytest.mark.parametrize("name", slow_but(["staleness", "loss", "runs_lost", "a/b"], "staleness", "a/b"))
+@pytest.mark.parametrize("name", slow_but(["staleness", "loss", "run_seconds", "observe_x", "a/b"], "staleness", "a/b"))
 def test_a_server_records_nothing_under_a_name_that_results_have(name: str) -> None:
     class telling(afl.server.Server):
         accepts = afl.server.Delivery.STALE | afl.server.Delivery.CONTINUOUS

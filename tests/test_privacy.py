@@ -182,6 +182,7 @@ def running(**options: Any) -> afl.clock.Clock:
         (running(select="samples"), {}, "sample counts"),
         (running(weights=quadratic().data.counts / 7), {}, "sample counts"),
         (running(weights=np.arange(1, 7.0)), {}, ""),
+        (running(select=afl.clock.by_weight(quadratic().data.counts)), {}, "sample counts"),
         (afl.clock.synchronous(durations=PER_STEP), TWO_EPOCHS, "or their times depend"),
         (afl.clock.warm_up(afl.clock.synchronous(cohort=2, select="samples")), {}, "draws clients by"),
     ],

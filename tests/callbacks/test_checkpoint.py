@@ -217,12 +217,17 @@ def test_a_disk_that_is_full_ends_the_save_and_not_the_run(tmp_path, monkeypatch
 
 
 class StopHere(afl.callbacks.Callback):
+    def begin(self, run: afl.callbacks.Run) -> None:
+        self.seen = len(run.earlier)
+
     def chunk(self, chunk: afl.callbacks.Chunk) -> bool:
-        return chunk.stop == 8
+        self.seen += 1
+        return self.seen == 3
 
 
 def test_a_run_that_was_stopped_stays_stopped(tmp_path: pathlib.Path, capsys: Any) -> None:
     sim, how = simulation(), {"folder": tmp_path, "checkpoint_every": 2, "eval_every": EVERY}
+    sim.run(EVERY, callbacks=StopHere(), **how)
     first = sim.run(20, callbacks=StopHere(), **how)
     assert first.sizes["step"] == 8
     for steps in (20, 20, 32):

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import json
-from typing import Any
-
 import optax
 
 import jaxafl as afl
-from jaxafl.callbacks.content import content, source_of
+from jaxafl.callbacks.content import content
 from jaxafl.callbacks.limits import ends_of
-
-
-def scaled(factor: Any) -> Any:
-    def scale(x: Any) -> Any:
-        return factor * x
-
-    return scale
-
-
-def test_functions_are_told_apart_by_their_source() -> None:
-    assert source_of(scaled(1.0)) == source_of(scaled(2.0))  # closures and globals do not count
-    assert source_of(scaled(1.0)) == source_of(functools.wraps(scaled(1.0))(lambda *args: None))
-    assert len({source_of(scaled(1.0)), source_of(scaled), source_of(json.dumps)}) == 3
-    assert source_of(eval(compile("lambda x: x", "<nowhere>", "eval"))) == "<lambda>"  # of no file
 
 
 class Patience(afl.callbacks.Callback):

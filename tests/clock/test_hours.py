@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jaxafl as afl
 from jaxafl.clock import Schedule, at_arrival, available, constant, free_running, open_slots, synchronous, uniform
 from jaxafl.clock import schedule as run_clock
 from tests.variants import slow_but
@@ -46,6 +47,21 @@ def check_starts(schedule: Schedule, concurrency: int) -> None:
         assert started[one] == pytest.approx(now, abs=1e-3) and client[one] in idle
         assert opens(int(client[one]), now) == now
         flight[int(client[one])] = float(arrived[one])
+
+
+class first_half(afl.clock.Hours):
+    """Of every ten seconds."""
+
+    def prepare(self, keys: Any, num_clients: int) -> Any:
+        return np.zeros(num_clients)
+
+    def until(self, numpy: Any, prepared: Any, now: Any) -> Any:
+        return numpy.where(now % 10 < 5, 0, 10 - now % 10) + prepared
+
+
+def test_nobody_starts_outside_hours_of_ones_own() -> None:
+    found = run_clock(free_running(concurrency=2, durations=uniform(1, 4), hours=first_half()), 3, 1, 20)
+    assert (found.started % 10 < 5).all() and (np.diff(found.time) > 4).any()
 
 
 @pytest.mark.parametrize("begins", [at_arrival(), open_slots(1)])

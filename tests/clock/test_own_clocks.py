@@ -212,9 +212,6 @@ def test_a_clock_without_a_generator_is_shown_one() -> None:
     class earlier(c.Clock):
         """Of the traced kind."""
 
-        def next(self, state: Any, workload: Any) -> Any:
-            return state, None
-
     with pytest.raises(NotImplementedError, match=r"the clock earlier .* steps\(fleet\).*yield fleet\.step"):
         c.schedule(earlier(), CLIENTS, 1, 2)
 
@@ -293,14 +290,23 @@ class by_parity(c.Bound):
 
     of: int = static(default=2)
 
-    takes_all = False
-
     def refuses(self, fleet: Fleet, run: Any) -> bool:
         return run.run % self.of == 1
 
 
+class fewest_samples(c.Selects):
+    """Draws client 0 or 1."""
+
+    def begin(self, fleet: Fleet, most_busy: int) -> Any:
+        idle = fleet.idle = {0, 1}
+        return lambda ended: idle.pop()
+
+
 def test_rules_of_ones_own_are_as_good_as_shipped_ones() -> None:
     made = c.free_running(4, when_waited(1.5), bound=by_parity(), durations=TIMES)
+    assert not made.takes_all
+    chosen = descent(clock=c.free_running(1, select=fewest_samples(), durations=TIMES)).schedule(9)
+    assert {*chosen.of_arrivals("client").tolist()} <= {0, 1}
     found = c.schedule(made, CLIENTS, 1, 40)
     first = np.cumsum(found.taken) - found.taken
     waited = found.time - found.of_arrivals("arrived")[first]

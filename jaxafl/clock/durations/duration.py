@@ -264,7 +264,7 @@ class Duration(Part):
 class Hours(Duration):
     """Base of durations that wait for a client's hours; as `hours=` of a clock, it is not drawn outside of them.
 
-    A subclass defines `until`, and `prepare` if its hours differ by client.
+    A subclass defines `until`, and `prepare`, which returns what `until` reads, each leaf [N].
     """
 
     waits = True
