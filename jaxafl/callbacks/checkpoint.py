@@ -262,5 +262,5 @@ def _schedule_digest(execution: Execution, step: int) -> Any:
     """Returns a digest of the last arrivals before a server step; `None` if members differ, or training decides."""
     if not isinstance(execution, Planned):
         return None
-    last = steps_of(execution.made(0), max(step - 100, 0), step)
+    last = steps_of(execution.schedules_of(0), max(step - 100, 0), step)
     return content([last.of_arrivals("client"), last.of_arrivals("version")])

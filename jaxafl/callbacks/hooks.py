@@ -73,7 +73,7 @@ class Watch:
     Attributes:
         reporter: receives the progress, if somebody wants to see it.
         noticed: number of the last signal, 0 before.
-        reports: hook of an execution -> (server steps, updates, beginning).
+        reports: hook of an execution -> server steps and updates so far, and the time at which it began.
     """
 
     reporter: Reporter | None = None

@@ -23,7 +23,7 @@ from jaxafl.device.compilation import results_of
 from jaxafl.device.hardware import available_bytes, built_for_cpu
 from jaxafl.device.keys import drawing_key, jax_key
 from jaxafl.engine.devices import on_first_device
-from jaxafl.engine.members import over_members
+from jaxafl.engine.members import over_axis
 from jaxafl.engine.problem import AT_ONCE, BATCH, DeviceData, Problem, Program
 from jaxafl.engine.state import State, Version
 from jaxafl.models.metrics import CONFUSION
@@ -178,7 +178,7 @@ def evaluate_members(
     count = len(jax.tree.leaves(model)[0])
     together = 1 if built_for_cpu() else count
     one = functools.partial(evaluate, program, own_set, together, device, clients)
-    return jax.lax.map(one, model) if together < count else over_members(one, count, (0,), 0)(model)
+    return jax.lax.map(one, model) if together < count else over_axis(one, count, (0,), 0)(model)
 
 
 def with_test_sets(found: dict[str, Any], further: int, stack: Callable[[list[Any]], Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Execution:
         """Compiles the program for buffers of these shapes."""
         raise NotImplementedError
 
-    def made(self, index: int) -> Sequence[Schedule]:
+    def schedules_of(self, index: int) -> Sequence[Schedule]:
         """Returns the schedule of a run, as far as it is computed, in parts of consecutive server steps."""
         raise NotImplementedError
 
@@ -160,7 +160,7 @@ class Execution:
         if not stop:
             return {}
         infos = [{name: values[index] for name, values in part.info.items()} for part in records]
-        made, info = self._made(index, start, infos)
+        made, info = self._records_of(index, start, infos)
         found = {"time": made.time, "client_id": np.where(made.mask, made.client, -1), "staleness": made.staleness}
         return found | info
 
@@ -171,7 +171,7 @@ class Execution:
 
     def updates(self, done: int) -> int:
         """Returns the client updates that the first server steps have consumed."""
-        every = itertools.chain.from_iterable(map(self.made, range(len(self.problems))))
+        every = itertools.chain.from_iterable(map(self.schedules_of, range(len(self.problems))))
         return sum(int(part.taken[: max(done - part.start, 0)].sum()) for part in every)
 
     def finish(self, index: int, records: Records, length: int) -> tuple[Schedule, dict[str, np.ndarray]]:
@@ -182,15 +182,16 @@ class Execution:
             records: of all server steps.
             length: number of the first ones.
         """
-        made, info = self._made(index, 0, [jax.tree.map(operator.itemgetter(np.s_[index, :length]), records.info)])
+        infos = jax.tree.map(operator.itemgetter(np.s_[index, :length]), records.info)
+        made, info = self._records_of(index, 0, [infos])
         for name, values in self.first_observed.items():
             info[name] = np.concatenate([values[index][None], info[name]])
         return made, info
 
-    def _made(self, index: int, start: int, infos: Sequence[dict[str, Any]]) -> tuple[Schedule, dict[str, Any]]:
+    def _records_of(self, index: int, start: int, infos: Sequence[dict[str, Any]]) -> tuple[Schedule, dict[str, Any]]:
         """Returns the schedule and the diagnostics of the server steps of the last of `infos`, the first of which is
         `start`, without places for arrivals that none of them fills."""
-        info, parts = infos[-1], self.made(index)
+        info, parts = infos[-1], self.schedules_of(index)
         if self.problems[index].client.charge == "executed" and "executed_local_steps" in info:  # else as planned
             parts = [self._charged(index, infos, joined(parts))]
         made = steps_of(parts, start, start + len(info["delta_norm"]))

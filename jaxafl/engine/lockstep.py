@@ -64,7 +64,7 @@ class Lockstep(Execution):
     def enter(self, start: int, stop: int) -> int:
         return self.borders[np.searchsorted(self.borders, stop)]
 
-    def made(self, index: int) -> list[Schedule]:
+    def schedules_of(self, index: int) -> list[Schedule]:
         return [self.schedules[index]]
 
 

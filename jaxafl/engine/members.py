@@ -21,13 +21,13 @@ Change = Callable[[Array], Array]
 _SAME_WORK = ("key", "shuffle_key", "client", "run", "step", "timing")
 
 
-def over_members(function: Callable[..., Any], count: int, in_axes: Any, out_axes: Any) -> Callable[..., Any]:
-    """Returns `jax.vmap` of the function over P members; a single member has no axis inside.
+def over_axis(function: Callable[..., Any], count: int, in_axes: Any, out_axes: Any) -> Callable[..., Any]:
+    """Returns `jax.vmap` of the function over members or lanes; a single one has no axis inside, as in a plain run.
 
     Args:
-        function: of one member.
-        count: P.
-        in_axes, out_axes: as of `jax.vmap`: 0, or `None` for what members share.
+        function: of one member, or of one lane.
+        count: number of members, or of lanes.
+        in_axes, out_axes: as of `jax.vmap`: 0, or `None` for what they share.
     """
     if count > 1:
         return jax.vmap(function, in_axes, out_axes)
@@ -73,7 +73,7 @@ def initial_members(program: Program, shared: bool, members: Hyperparameters, de
 
 
 def at_axes(axes: Any, tree: Any, batched: Change | None = None, shared: Change | None = None) -> Any:
-    """Changes leaves of a tree; `axes`, a prefix of it in the form of `in_axes`, tells which are batched.
+    """Changes leaves of a tree; `axes`, a prefix of it as `in_axes` of `jax.vmap`: leaves under 0 are batched.
 
     Args:
         axes, tree: the axes and the tree.

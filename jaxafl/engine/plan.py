@@ -89,7 +89,7 @@ class Plan(Summarised):
         in_order: True if row i of the store is arrival i of every server step.
         needed: local steps of all runs, without masked ones.
         uniform: True if all active lanes of every segment make the same number of local steps.
-        origin: server step and ring at the beginning.
+        origin: server steps before the plan, and the ring slot of every version that is kept from there.
         kept: version -> ring slot at the end, for the newest version and those that later steps may need.
     """
 

@@ -105,7 +105,7 @@ class Planned(Execution):
             self.build(self._shapes(self.window))
         return min(stop, self.window.stop)
 
-    def made(self, index: int) -> list[Schedule]:
+    def schedules_of(self, index: int) -> list[Schedule]:
         return self.parts
 
     def finish(self, index: int, records: Records, length: int) -> tuple[Schedule, dict[str, np.ndarray]]:

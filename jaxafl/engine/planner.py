@@ -106,7 +106,7 @@ def _with_untaken(runs: Runs, schedule: Schedule) -> Runs:
 
 
 def _chains(runs: Runs, release: np.ndarray, needed_at: np.ndarray, steps: int) -> tuple[np.ndarray, ...]:
-    """Returns the next run of each run's client, -1 if there is none, and when runs are released and needed in turn.
+    """Returns the next run of each run's client (-1: none), and `release` and `needed_at` where one waits for another.
 
     Args:
         runs: the runs.

@@ -156,14 +156,14 @@ class Program(NamedTuple):
     """Static arguments of a compiled program; everything else is read off its arguments.
 
     Attributes:
-        reference: weak reference to the trained model; no program keeps a model alive.
+        model_ref: weak reference to the trained model; no program keeps a model alive.
         data: how mini-batches are gathered and preprocessed.
         recording: diagnostics and the user's `observe`.
         mesh: devices that share the lanes of the run, if there are several.
         shapes: of its buffers, tables and loops; an evaluation has none of them.
     """
 
-    reference: weakref.ref[Model]
+    model_ref: weakref.ref[Model]
     data: DataForm
     recording: Recording
     mesh: Mesh | None = None
@@ -172,7 +172,7 @@ class Program(NamedTuple):
     @property
     def model(self) -> Model:
         """The trained model."""
-        model = self.reference()
+        model = self.model_ref()
         assert model is not None, "a program is traced while a problem holds its model"
         return model
 

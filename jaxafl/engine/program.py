@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxafl.device import buffers
 from jaxafl.engine.devices import constrained
-from jaxafl.engine.members import over_members, state_axes
+from jaxafl.engine.members import over_axis, state_axes
 from jaxafl.engine.plan import Tables
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Program
 from jaxafl.engine.state import Records, State
@@ -98,7 +98,7 @@ def advance(
 
     own_plans = tables.axes
     state_in = state_axes(state, shared=own_plans is None)
-    every = over_members(member, count, (0, own_plans, state_in), (state_in, 0))
+    every = over_axis(member, count, (0, own_plans, state_in), (state_in, 0))
     state, records = every(members, tables, state)
     return state if program.mesh is None else constrained(program.mesh, state), records
 

@@ -83,7 +83,7 @@ class Replying(Execution):
     def advance(self, start: int, stop: int) -> Records:
         nothing, _ = self.packing_out.views(np.zeros(self.packing_out.size, np.uint32))
         self.pieces = [jax.tree.map(lambda leaf: leaf[:, :0], nothing)]
-        self._plan(start, stop, self._make)
+        self._plan(start, stop, self._execute)
         return self.joined(self.pieces)
 
     def resume(self, steps: int, records: Sequence[Records]) -> None:
@@ -91,7 +91,7 @@ class Replying(Execution):
         failed = np.array([steps if failure is None else failure[0] for failure in self.failures()])
         self._plan(0, steps, lambda begin, end: (known[:, begin:end], failed < end))
 
-    def made(self, index: int) -> list[Schedule]:
+    def schedules_of(self, index: int) -> list[Schedule]:
         return [self.places[index].schedule()]
 
     def build(self, shapes: Shapes) -> None:
@@ -116,13 +116,14 @@ class Replying(Execution):
         _, _, self.packing_out = jax.tree.unflatten(results, [None] * results.num_leaves)  # it is static
         self.compile_seconds += seconds
 
-    def _plan(self, start: int, stop: int, make: Callable[[int, int], tuple[np.ndarray, np.ndarray]]) -> None:
+    def _plan(self, start: int, stop: int, execute: Callable[[int, int], tuple[np.ndarray, np.ndarray]]) -> None:
         """Brings the clocks and the plans to server step `stop`, from `start`.
 
-        Whenever a reply is missing, or a call is full, `make(begin, end)` executes the planned steps, or on resume
-        reads their records. It returns their replies [P, steps, A] and which runs have failed.
+        Whenever a reply is missing, or a call is full, `execute(begin, end)` makes the planned steps, or on resume
+        reads their records. It returns their replies [P, steps, A] and which runs have failed. A clock that needs a
+        missing reply calls `_hear` from within `next`: `begin` is the first planned step that is not made yet.
         """
-        self.begin, self.make = start, make
+        self.begin, self.execute = start, execute
         for number in range(start, stop):
             if number - self.begin == _WINDOW:
                 self._hear()
@@ -143,13 +144,13 @@ class Replying(Execution):
     def _hear(self) -> None:
         """Makes the server steps that all members have planned, and takes the replies."""
         if count := min((len(places.queue) for places in self.places if places.going), default=0):
-            replies, failed = self.make(self.begin, self.begin + count)
+            replies, failed = self.execute(self.begin, self.begin + count)
             self.begin += count
             for places, reply, ends in zip(self.places, replies, failed, strict=True):
                 if places.going:
                     places.answered(reply, ends)
 
-    def _make(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    def _execute(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Makes planned server steps by a call of the program."""
         going = [index for index, places in enumerate(self.places) if places.going]
         shapes, first = self.shapes, 0
@@ -175,7 +176,7 @@ class Replying(Execution):
         found, failed = self.packing_out.views(np.asarray(output))
         count = end - begin
         if len(self.places) == 1 and failed[0] >= 0:
-            count, self.ended = int(failed[0]) + 1 - begin, None
+            count, self.ended = int(failed[0]) + 1 - begin, None  # it fails before it reaches a limit
         self.pieces.append(jax.tree.map(lambda leaf: leaf[:, :count].copy(), found))
         return found.replies[:, : end - begin], failed >= 0
 

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxafl.client import Lane, Timing, begin, local_step
 from jaxafl.device import buffers
 from jaxafl.device.buffers import expand
-from jaxafl.engine.members import over_members
+from jaxafl.engine.members import over_axis
 from jaxafl.engine.plan import Segments
 from jaxafl.engine.problem import DeviceData, Hyperparameters, Program, Shapes
 from jaxafl.engine.state import State, Stored, stored_of
@@ -47,7 +47,7 @@ def train_segment(
         """Returns the lane of a run that begins with the version in a ring slot, or with its client's own model."""
         version = buffers.read(state.ring, slot)
         params = state.clients.read(who) if own_models else version.params
-        # without the barrier XLA reads rows of clients in what writes them, and copies all rows for every run
+        # without the barrier XLA fuses this read of a row with the write of the table, and copies all of it every run
         memory = None if state.memory is None else jax.lax.optimization_barrier(state.memory.read(who))
         return begin(client, params, version.model_state, state.batch_key, who, run, timing, memory, version.shared)
 
@@ -60,13 +60,13 @@ def train_segment(
         return stored_of(client, lane, reference, device.counts[lane.client])
 
     columns = segment.load_slot, segment.load_client, segment.load_run, segment.load_timing
-    lanes = over_members(begun, shapes.lanes, (0, 0, 0, 0), 0)(*columns)
+    lanes = over_axis(begun, shapes.lanes, (0, 0, 0, 0), 0)(*columns)
     if segment.loads is not None:
         lanes = _where(segment.loads, lanes, state.lanes)
     lanes = _on_devices(program.mesh, lanes)
     lanes = run_lanes(shapes, take_local_step, segment.active, lanes, max_steps)
     lanes = _on_devices(program.mesh, lanes)
-    update, memory = over_members(ended, shapes.lanes, (0, 0), 0)(lanes, segment.save_slot)
+    update, memory = over_axis(ended, shapes.lanes, (0, 0), 0)(lanes, segment.save_slot)
     state = state._replace(store=buffers.write_many(state.store, segment.save_row, segment.saves, update))
     if not shapes.steady:  # otherwise no segment reads the lanes of another, and none copies them
         state = state._replace(lanes=lanes)
