@@ -35,6 +35,10 @@ def traced_method(owner: str, method: str, advice: str) -> Iterator[None]:
         raise
     except Exception as error:
         error.add_note(f"raised in `{method}` of {owner}, which is traced by JAX")
+        if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.TracerIntegerConversionError):
+            error.add_note(
+                "A list or an array of NumPy takes no traced index or value: write jnp.asarray(table)[index]"
+            )
         raise
 
 

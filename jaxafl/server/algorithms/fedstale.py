@@ -91,7 +91,7 @@ class fedstale(Server):
         weight = jnp.where(arrivals.mask, state.weights[arrivals.client], 0)
         takes_part = jnp.zeros_like(state.counts).at[arrivals.client].max(arrivals.mask.astype(jnp.int32))
         counts, steps = state.counts + takes_part, state.steps + 1
-        known = jnp.asarray(counts / steps if self.estimate else self.table, weight.dtype)
+        known = counts.astype(weight.dtype) / steps if self.estimate else jnp.asarray(self.table, weight.dtype)
         probability = jnp.where(arrivals.mask, known[arrivals.client], 1)
         fresh = entered.change(weight / probability, self.memory)
         step = stepped(fresh, self.memory, state.mean)
