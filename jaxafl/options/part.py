@@ -148,12 +148,18 @@ def _register(cls: type, names: list[str], leaves: list[str]) -> None:
     jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
 
 
-@dataclasses.dataclass(unsafe_hash=True, repr=False)
 class Wrapped:
     """Base of named static values around another one; two of one class are equal if their contents are."""
 
-    content: Any
-    __name__: str
+    def __init__(self, content: Any, name: str) -> None:
+        self.content = content
+        self.__name__ = name
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.content == other.content
+
+    def __hash__(self) -> int:
+        return hash(self.content)
 
     def __repr__(self) -> str:
         return self.__name__

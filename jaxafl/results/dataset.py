@@ -16,7 +16,7 @@ from jaxafl.data import FederatedData
 from jaxafl.engine.check import Parts
 from jaxafl.engine.loop import Trained
 from jaxafl.models.metrics import better_of, declared, metric_of
-from jaxafl.options import Wrapped, options_of
+from jaxafl.options import options_of
 from jaxafl.references import citation, version
 from jaxafl.results.accessor import Privacy
 from jaxafl.results.arrivals import masked, of_schedule
@@ -255,7 +255,7 @@ def _variables(trained: Trained, client: Client, data: FederatedData) -> dict[st
 
 def plain(node: Any) -> Any:
     """Returns a description of a part and its contents as plain values, which JSON can hold."""
-    if dataclasses.is_dataclass(node) and not isinstance(node, type | Wrapped):
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
         name = getattr(node, "name", None)
         return {"name": name if isinstance(name, str) else type(node).__name__} | plain(options_of(node))
     if isinstance(node, dict):
