@@ -76,6 +76,9 @@ class Clock(Part):
         The sample counts are the weights of clocks with `select="samples"`.
         """
         prepared: Any = with_size(self, size)
+        for name, one in vars(self).items():
+            if isinstance(one, Clock):
+                prepared = dataclasses.replace(prepared, **{name: one.prepare(counts, size)})
         if getattr(self, "weights", ...) is None and getattr(self, "select", "") == "samples":
             return dataclasses.replace(prepared, weights=np.asarray(counts, np.float64), select="uniform")
         return prepared

@@ -143,7 +143,7 @@ class free_running(Clock):
         super().__post_init__()
         if self.buffer is None and self.period is None and self.closes is None:
             object.__setattr__(self, "buffer", 1)
-        if type(self.select) is rules.by_samples:
+        if isinstance(self.select, rules.by_samples) and type(self.select).begin is rules.Selects.begin:
             object.__setattr__(self, "select", "samples")
 
     @functools.cached_property

@@ -233,9 +233,9 @@ class Schedule(Summarised):
         """
         from jaxafl.clock.accounts.privacy import privacy_of
 
-        if self.start:
-            raise UserError("privacy: this is a part of a schedule; expected one from the first server step on")
-        drawn = self.source is None or Delivery.CONTINUOUS not in self.source.clock.delivers
+        if self.source is None:
+            raise UserError("privacy: this is a part of a schedule, as of a training; expected that of sim.schedule(T)")
+        drawn = Delivery.CONTINUOUS not in self.source.clock.delivers
         mechanism = self.mechanism() if self.mechanism else Mechanism(drawn=drawn)
         return privacy_of(self, mechanism, noise_multiplier, delta, how)
 

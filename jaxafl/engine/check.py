@@ -28,7 +28,7 @@ from jaxafl.client.attack.contract import Attack
 from jaxafl.client.upload.contract import leaves_of, received_size
 from jaxafl.clock.contract import Clock, Delivery
 from jaxafl.clock.live import check_clock
-from jaxafl.clock.rules import at_step, before_step
+from jaxafl.clock.rules import at_step
 from jaxafl.data.federated import FederatedData
 from jaxafl.data.form import kind_of_sample, stored_targets
 from jaxafl.device import as_arrays
@@ -79,7 +79,7 @@ class Parts:
     def starts_early(self) -> bool:
         """True if a client may start again before the server step that takes its last update."""
         begins = self.clock.composed and self.clock.composed.begins
-        early = isinstance(begins, before_step) or (self.arrivals > 1 and not isinstance(begins, at_step))
+        early = not getattr(begins, "newest", True) or (self.arrivals > 1 and not isinstance(begins, at_step))
         return Delivery.CONTINUOUS in self.clock.delivers and early
 
     @functools.cached_property

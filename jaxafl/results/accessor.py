@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 from jaxafl.clock.accounts.contract import How, Mechanism
@@ -12,7 +13,7 @@ from jaxafl.results.curves import note
 if TYPE_CHECKING:  # importing xarray here would slow down `import jaxafl`
     import xarray as xr
 
-_DATA_FREE = ("until time", "until updates", "until bytes", "until epsilon")
+_DATA_FREE = r"until (time|updates|bytes|epsilon) [\d.e+-]+(, all clients were gone .*)?"
 
 
 class Privacy:
@@ -39,7 +40,7 @@ class Privacy:
                 "privacy: the run had no noise, or its clipping norm is not known, so that its ε is infinite. For "
                 "noise that is planned, use sim.schedule(server_steps).privacy(noise_multiplier=, delta=)"
             )
-        if stopped and not stopped.startswith(_DATA_FREE):
+        if stopped and not re.fullmatch(_DATA_FREE, stopped):
             raise UserError(
                 f"privacy: the run ended by {stopped!r}, which may depend on data. End it after server steps, or by "
                 "limits of time, updates, bytes or epsilon"

@@ -170,12 +170,15 @@ class Server(Part):
     local: ClassVar[dict[str, Any]] = {}
     single: ClassVar[bool] = False
     drops: ClassVar[bool] = False
+    bounded: ClassVar[Any] = False
     clocks: ClassVar[frozenset[str]] = frozenset()
     counters: ClassVar[tuple[str, ...]] = ()
     meanings: ClassVar[dict[str, str]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if {"update", "weigh", "discounted"} & vars(cls).keys():  # what was said of the class before does not hold
+            cls.bounded = vars(cls).get("bounded", False)
         named = [one for one in vars(protocols).values() if isinstance(one, type) and issubclass(one, Clock)]
         complete = [clock for clock in named if clock.steps is not Clock.steps]
         cls.clocks = frozenset(clock.name for clock in complete if not unfit(cls, clock))

@@ -12,7 +12,7 @@ import optax
 
 from jaxafl.client import Client, MadeOptimizer, Optimised, optimizer_step
 from jaxafl.client.optimizer import nodes_of
-from jaxafl.clock.contract import Clock
+from jaxafl.clock.contract import ByOptions, Clock
 from jaxafl.device import weighted_sum
 from jaxafl.device.keys import renewed
 from jaxafl.options import Number, number, static
@@ -47,17 +47,13 @@ class OptaxServer(Server):
     Attributes:
         bounded: True if an update weighs at most its multiplicity / M, for all clients, staleness and data, and reaches
             the aggregate as it arrived. So it is with the `weigh` and `update` of this class; a class with its own
-            for which it holds sets `bounded = True`.
+            for which it holds sets `bounded = True` itself.
     """
 
     aggregate: Aggregate | None = dataclasses.field(default=None, kw_only=True)
 
     accepts = Server.accepts | TICKS
-
-    @property
-    def bounded(self) -> bool:
-        """True if no update moves the model by more than its share of M."""
-        return type(self).update is OptaxServer.update and type(self).weigh is OptaxServer.weigh
+    bounded = True
 
     def weigh(self, arrivals: Arrivals) -> Array:
         """Returns the weights w of the updates, float [A]; 0 for padding."""
@@ -160,10 +156,7 @@ class Discounting(Discounted):
 
     weights: Literal["uniform", "samples", "local_steps"] = static(default="uniform", kw_only=True)
 
-    @property
-    def bounded(self) -> bool:
-        inherited = type(self).update is OptaxServer.update and type(self).weigh is Discounting.weigh
-        return inherited and self.weights == "uniform" and not callable(self.staleness)
+    bounded = ByOptions(True, lambda one: one.weights == "uniform" and not callable(one.staleness))
 
     def weigh(self, arrivals: Arrivals) -> Array:
         times = counts(arrivals)

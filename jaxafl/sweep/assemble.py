@@ -57,7 +57,7 @@ def assembled(dims: Dimensions, ended: Mapping[int, xr.Dataset]) -> xr.Dataset:
     first, *others = ended.values()
     missing = first.isel(step=slice(0), evaluation=slice(0), version=slice(0), missing_dims="ignore")
     for name, values in missing.data_vars.items():
-        unknown = values.dtype.kind == "f" or str(name).startswith("final_")
+        unknown = values.dtype.kind == "f" or (values.dtype.kind in "iu" and values.size)
         missing[name] = xr.full_like(values, np.nan, float) if unknown else xr.full_like(values, 0)
     missing.attrs = {
         name: text

@@ -207,7 +207,7 @@ class Work:
             along = zip(self.axes, member.position, strict=True)
             places = (at for axis, at in along if any(path.startswith(("seed", "clock")) for path in axis.paths))
             noise = Parts(**member.simulation.summary()).noise if accounted else ""
-            found.append((program, (str(noise), *places)))
+            found.append((program, (str(noise), one.traffic(), *places)))
         return found
 
     def limited(self, place: int) -> Limited:

@@ -35,6 +35,11 @@ class error_feedback(Upload):
     compressor: Upload = dataclasses.field()
 
     @property
+    def ends(self) -> bool:  # type: ignore[override]
+        """Whether the compressor does."""
+        return any(one.ends for one in self.compressor.in_order)
+
+    @property
     def reads_run(self) -> bool:  # type: ignore[override]
         """Whether the compressor does."""
         return self.compressor.reads_run

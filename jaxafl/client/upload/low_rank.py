@@ -111,8 +111,10 @@ class low_rank(Upload):
         def check(client: Any) -> None:
             if client.reset != "run":
                 raise UserError(f"low_rank: factors are new in every run, but the client has reset={client.reset!r}")
-            if getattr(client.upload, "rank", self.rank) != self.rank:
-                ranks = f"trains rank {self.rank}, and sends rank {client.upload.rank}"
+            sent = getattr(client.upload, "compressor", client.upload)  # of `error_feedback`
+            found = {one.rank for one in getattr(sent, "in_order", ()) if isinstance(one, low_rank)} - {self.rank}
+            if found:
+                ranks = f"trains rank {self.rank}, and sends rank {found.pop()}"
                 raise UserError(f"low_rank: the client {ranks}; expected one rank. Sweep whole clients")
 
         @functools.wraps(optimizer)

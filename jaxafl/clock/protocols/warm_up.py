@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
-
-import numpy as np
 
 from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery
 from jaxafl.clock.durations.duration import Duration
@@ -24,7 +21,7 @@ class warm_up(Clock):
     """Clock that makes no version before it has an update of every client; then it is the given protocol.
 
     Meanwhile clients start from x_0, as the protocol lets them. The first server step takes the last update of every
-    client. Earlier ones count as refused and are never trained. Staleness, server steps and evaluations count versions.
+    client. Earlier ones count as refused. Staleness, server steps and evaluations count versions.
     Servers with tables begin like this in the papers: `mifa` and `ia2sgd` with `first="next"`, `ace` and `aced` with
     `first="all"`.
 
@@ -48,6 +45,7 @@ class warm_up(Clock):
         lambda clock: (clock.clock.delivers & ~Delivery.REPLIES) | Delivery.SEVERAL,
     )
     order_free = ByOptions(False, lambda clock: clock.clock.order_free)
+    chooses_steps = ByOptions(False, lambda clock: clock.clock.chooses_steps)
     takes_all = ByOptions(False, lambda clock: clock.first == "all" and clock.clock.takes_all)
 
     def check(self, num_clients: int) -> None:
@@ -60,9 +58,6 @@ class warm_up(Clock):
              "the steps before the first version; expected a protocol without a bound. Give max_staleness=None"),
         ])  # fmt: skip
         self.clock.check(num_clients)
-
-    def prepare(self, counts: np.ndarray, size: Callable[[], tuple[int, int]]) -> warm_up:
-        return dataclasses.replace(self, clock=self.clock.prepare(counts, size))
 
     @property
     def durations(self) -> Duration | None:

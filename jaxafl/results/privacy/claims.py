@@ -88,7 +88,7 @@ _NOT_PRIVATE: tuple[Rule, ...] = (
             p.noise[0] is None
             and not _means_planned(p)
             and (p.arrivals > 1 or p.server.needs.client_rows)
-            and not getattr(p.server, "bounded", False)
+            and not p.server.bounded
         ),
         "the server {server.name} may combine updates, or kept ones, with other weights than those of a mean, which "
         "the planned noise does not cover. Use e.g. fedbuff or mifa, noise at the clients, or bounded = True in the "
@@ -121,20 +121,20 @@ def mechanism_of(parts: Parts) -> Mechanism:
 
 def _steps_change_times(clock: Clock, num_clients: int) -> bool:
     """Returns True if the times of server steps may depend on the local steps of runs."""
-    protocol = getattr(clock, "clock", clock)  # of `warm_up`
-    durations = [value for value in vars(protocol).values() if isinstance(value, Duration)]
+    durations = [one for one in _leaves(clock, Duration) if isinstance(one, Duration)]
     return clock.chooses_steps or any("local_steps" in reads(one, num_clients) for one in durations)
 
 
 def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
     """Returns True if the weights of a prepared clock's draws are the sample counts, or proportional to them."""
-    protocol = getattr(clock, "clock", clock)  # of `warm_up`
-    weights = getattr(protocol if clock.composed is None else clock.composed.select, "weights", None)
-    if weights is None:
-        return False
-    of_clock = np.broadcast_to(np.asarray(weights, np.float64), counts.shape)
-    proportional = np.allclose(of_clock * counts.sum(), counts * of_clock.sum())
-    return bool(np.array_equal(of_clock, counts) or (proportional and np.ptp(counts) > 0))
+    numbers = [np.asarray(one) for one in _leaves(clock, Duration) if np.shape(one) == counts.shape]
+    same = any(np.array_equal(one, counts) for one in numbers)
+    return same or any(np.ptp(counts) > 0 and np.allclose(one * counts.sum(), counts * one.sum()) for one in numbers)
+
+
+def _leaves(clock: Clock, kind: type) -> list[Any]:
+    """Returns the numbers and the parts of a kind of a clock, of its rules, and of clocks within it."""
+    return jax.tree.leaves((clock, clock.composed), is_leaf=lambda node: isinstance(node, kind))
 
 
 def _weights_read(parts: Parts) -> list[str]:

@@ -43,7 +43,7 @@ class _Adaptive(OptaxServer):
         def update(gradient: Tree, state: tuple[Tree, Tree], params: Tree = None) -> tuple[Tree, tuple[Tree, Tree]]:
             mean = jax.tree.map(lambda m, g: self.b1 * m - (1 - self.b1) * g, state[0], gradient)
             square = jax.tree.map(lambda v, g: self.second_moment(v, jnp.square(g)), state[1], gradient)
-            step = jax.tree.map(lambda m, v: self.learning_rate * m / (jnp.sqrt(v) + eps), mean, square)
+            step = jax.tree.map(lambda m, v: rate * m / (jnp.sqrt(v) + eps), mean, square)
             return step, (mean, square)
 
         return optax.GradientTransformation(init, update)

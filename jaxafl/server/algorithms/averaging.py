@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxafl.client import Client
-from jaxafl.clock.contract import STARTS, Clock, Delivery
+from jaxafl.clock.contract import STARTS, ByOptions, Clock, Delivery
 from jaxafl.device import weighted_sum
 from jaxafl.options import Number, UserError, number, static
 from jaxafl.server.algorithms.checks import check_everyone, check_gradients
@@ -43,11 +43,8 @@ class fedavg(_Mean):
     weights: Literal["samples", "uniform"] = static(default="samples")
 
     accepts = Delivery.STALE | Delivery.MULTIPLE | TICKS
+    bounded = ByOptions(False, lambda one: one.weights == "uniform")
     references = ("mcmahan2017",)
-
-    @property
-    def bounded(self) -> bool:
-        return type(self).weigh is fedavg.weigh and self.weights == "uniform"
 
     def weigh(self, arrivals: Arrivals) -> Array:
         return shares(counts(arrivals) * (arrivals.samples if self.weights == "samples" else 1))
@@ -127,11 +124,8 @@ class fedbuff(Discounting):
     reduce: Literal["mean", "sum"] = static(default="mean")
 
     buffer = 10
+    bounded = ByOptions(True, lambda one: super().bounded and one.reduce == "mean")
     references = ("nguyen2022",)
-
-    @property
-    def bounded(self) -> bool:
-        return super().bounded and self.reduce == "mean"
 
     def _divisor(self, weights: Array, times: Array) -> Array:
         total = super()._divisor(weights, times)

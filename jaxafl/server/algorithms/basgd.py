@@ -47,7 +47,7 @@ class basgd(OptaxServer):
     references = ("yang2021basgd",)
 
     def check(self, clock: Clock, client: Client, num_clients: int) -> None:
-        of_clock = getattr(clock, "buffers", self.buffers)
+        of_clock = getattr(getattr(clock, "clock", clock), "buffers", self.buffers)
         if of_clock != self.buffers or self.buffers > num_clients:
             few = min(of_clock, num_clients)
             raise UserError(f"basgd: buffers={self.buffers} for {num_clients} clients on {clock!r}; give {few}")

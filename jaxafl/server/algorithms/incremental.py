@@ -172,7 +172,7 @@ class aced(ace):
     max_age: Number | None = number(default=None, least=0)
     age: Literal["dispatch", "row"] = static(default="dispatch")
 
-    needs = Needs(client_rows=1)
+    bounded = True
 
     def stamps(self, arrivals: Arrivals) -> Array:
         started = super().stamps(arrivals)
