@@ -24,7 +24,7 @@ REFERENCES = {
     "rennala": ("tyurin2023",),
     "ringmaster": ("maranjyan2025",),
 }
-"""Keys of `jaxafl.references.BIBTEX` by preset."""
+"""Keys of `jaxafl.references.BIBTEX` by preset, for listings; a run cites its server and its clock."""
 __all__ = ["Preset", *REFERENCES]
 
 

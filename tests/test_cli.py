@@ -438,20 +438,6 @@ def test_version_and_usage(capsys):
     assert "Expected one of {run, sweep, compare," in said.err
 
 
-def test_a_missing_dataset_is_explained_in_lines(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "--data", "mnist", "--data-dir", "absent"]) == 2
-    first, *lines = capsys.readouterr().err.splitlines()
-    assert first.startswith("jaxafl: error: mnist is missing.") and "jaxafl data mnist" in first
-    assert any("absent/mnist" in line for line in lines)
-
-
-def test_the_folder_of_a_run_is_no_result_and_the_message_says_what_is(capsys, tmp_path):
-    for command in ("report", "plot"):
-        assert main([command, str(tmp_path), "--output", str(tmp_path / "drawn.png")]) == 2
-        assert "give that file" in one_line(capsys)
-
-
 def test_a_bug_is_not_passed_off_as_a_mistake_of_the_user(monkeypatch, capsys):
     for error, code in ((ValueError, None), (OSError, 2), (MemoryError, 2), (ImportError, 2)):
         failing = lambda *_, error=error, **__: (_ for _ in ()).throw(error("as said"))  # noqa: E731

@@ -16,13 +16,25 @@ import pytest
 
 from jaxafl import models, results, server, upload
 from jaxafl.client import Client
-from jaxafl.clock import constant, free_running, interrupting, lognormal, suspension, synchronous, trace, uniform
+from jaxafl.clock import (
+    compass,
+    constant,
+    free_running,
+    interrupting,
+    lognormal,
+    suspension,
+    synchronous,
+    trace,
+    uniform,
+    warm_up,
+)
 from jaxafl.data import synthetic
 from jaxafl.simulation import Simulation
 from tests.problems import descent, observe_w, quadratic
 from tests.variants import slow_but
 
 NAN = float("nan")
+PATHS = warm_up(compass(durations=constant(1.0)))
 CONTACTS = interrupting(period=4.0, contacted=2, durations=uniform(1, 5))
 
 
@@ -60,13 +72,11 @@ def with_clock(**options: Any) -> Callable[[], Any]:
 
 # what is done, and the option that the message names
 CASES: list[tuple[Callable[[], Any], str]] = [
-    (with_client(momentun=0.3), "momentun.*momentum"),
     (lambda: simulation(client=Client(optax.sgd, steps=2)).run(3), "learning_rate"),
     *((with_client(learning_rate=value), "learning_rate") for value in (NAN, -1.0, np.ones(4), np.ones(3), "0.1")),
     *((with_client(batch_size=value), "batch_size") for value in (0, 2.5, jnp.array(3), np.array([3]), 2**31)),
     *((with_client(steps=value), "steps") for value in (0, [1, 2, 3], [1.5] * 6)),
     (with_client(epochs=1), "epochs"),
-    *((with_client(proximal=value), "proximal") for value in ("a", NAN)),
     *((with_client(weight_decay=value), "weight_decay") for value in (np.ones(3), -1)),
     (with_client(step_schedule=0.5), "step_schedule"),
     (with_client(step_schedule=lambda step: jnp.ones(10)), "must return one number"),
@@ -84,7 +94,6 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: simulation().run(3, lanes=0), "lanes"),
     (lambda: simulation(server=server.asyncfeded()).run(3, lanes=0), "lanes"),
     (lambda: simulation().run(3, lanes=4, chunk=3), "chunk"),
-    (lambda: simulation().run(3, observe=5), "observe"),
     *((lambda path=path: simulation().run(3, save=path), path) for path in ("missing/result.nc", "/dev/null")),
     (lambda: simulation().run(3, save="."), "directory"),
     (lambda: simulation(model=models.cnn_small()).schedule(3), "cnn_small"),
@@ -92,6 +101,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
     (lambda: simulation(server=server.fedbuff), "server"),
     (with_server(server.fedbuff, aggregate=upload.sign()), "aggregate"),
     (lambda: simulation(client=client(sampling="epochs"), server=server.favano(), clock=CONTACTS).run(3), "sampling"),
+    (lambda: simulation(client=client(sampling="epochs"), clock=PATHS).check(), "sampling"),
     (lambda: simulation(model=nn.Dense(3)), "model"),
 ]
 

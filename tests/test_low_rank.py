@@ -90,6 +90,7 @@ TWO = afl.upload.low_rank(2)
         ({"upload": afl.upload.low_rank(1, where=bool)}, "where"),
         ({"upload": afl.upload.chain(TWO, afl.upload.sign())}, "last"),
         ({"optimizer": TWO.optimizer(), "upload": afl.upload.low_rank(1)}, "rank 2.* rank 1"),
+        ({"optimizer": TWO.optimizer(), "upload": afl.upload.error_feedback(afl.upload.low_rank(1))}, "rank 1"),
         ({"optimizer": TWO.optimizer(), "reset": "never"}, "reset"),
     ],
 )

@@ -10,7 +10,6 @@ import pytest
 import jaxafl as afl
 from jaxafl.cli import main
 from jaxafl.models.adapters.checkpoint import save_parameters
-from jaxafl.readers.directory import data_directory
 from tests import reported
 
 
@@ -36,12 +35,3 @@ def test_files_of_a_result_may_lie_at_home(home: pathlib.Path) -> None:
         *("result.nc", "accuracy.png", "report.html", "again.png", "model.safetensors", "elsewhere")
     }
     assert not list((home / "elsewhere").iterdir())
-
-
-def test_data_and_what_watches_a_run_may_lie_at_home(home: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    callbacks = afl.callbacks
-    watching = callbacks.Csv("~/runs.csv"), callbacks.Best("~/best.safetensors")
-    assert all(pathlib.Path(one.path).parent == home for one in watching)
-    assert data_directory("~/data") == home / "data"
-    monkeypatch.setenv("JAXAFL_DATA_DIR", "~/sets")
-    assert data_directory() == home / "sets"

@@ -183,6 +183,7 @@ def running(**options: Any) -> afl.clock.Clock:
         (running(weights=quadratic().data.counts / 7), {}, "sample counts"),
         (running(weights=np.arange(1, 7.0)), {}, ""),
         (running(select=afl.clock.by_weight(quadratic().data.counts)), {}, "sample counts"),
+        (afl.clock.bernoulli(upload=quadratic().data.counts / 7), {}, "sample counts"),
         (afl.clock.synchronous(durations=PER_STEP), TWO_EPOCHS, "or their times depend"),
         (afl.clock.warm_up(afl.clock.synchronous(cohort=2, select="samples")), {}, "draws clients by"),
     ],
@@ -217,6 +218,13 @@ class by_loss(Server):
     def update(self, params: Any, state: Any, arrivals: Any) -> Outcome:
         step = jnp.sum(arrivals.loss[:, None] * arrivals.delta["w"], 0)
         return Outcome({"w": params["w"] + step}, state, {})
+
+
+class louder(afl.server.fedbuff):
+    """Weighs updates five times."""
+
+    def discounted(self, arrivals: Any, weights: Any) -> Any:
+        return 5 * weights
 
 
 class times_samples(upload.Upload):
@@ -257,6 +265,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (lambda: simulation(None, *FAVANO), ONE, "favano"),  # it weighs some updates more than 1 / M
     (lambda: simulation(None, afl.server.fedasync()), ONE, "fedasync"),
     (lambda: simulation(None, by_loss()), ONE, "by_loss|losses"),
+    (lambda: simulation(None, louder()), ONE, "louder may combine"),
     (lambda: simulation(server=afl.server.fedopt(optax.polyak_sgd())), {"delta": DELTA}, "losses"),
     (lambda: simulation(server=afl.server.fedopt(PLATEAU)), {"delta": DELTA}, "losses"),
     (lambda: simulation(None, afl.server.ca2fl()), ONE, "ca2fl may combine updates, or kept"),

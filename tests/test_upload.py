@@ -18,6 +18,7 @@ import jaxafl as afl
 from jaxafl import upload
 from jaxafl.client.upload import Sent, Size
 from jaxafl.clock import Delivery
+from jaxafl.options import Number, number
 from jaxafl.server import Needs, Outcome, Server
 from jaxafl.sweep.assemble import labels
 from tests.problems import descent
@@ -202,13 +203,21 @@ class taller(upload.Upload):
 
 
 class sized(upload.Upload):
-    """Says a size that cannot be."""
+    """Says a size, by default one that cannot be."""
+
+    bits: Number = number(default=-1.0)
 
     def apply(self, delta: Any, sent: Any) -> Any:
         return delta
 
     def size(self, size: Size, leaves: tuple[int, ...]) -> Any:
-        return size._replace(bits=-1)
+        return size._replace(bits=float(self.bits))
+
+
+def test_members_that_send_other_sizes_have_other_schedules() -> None:
+    sim = simulation(sized(8.0), clock=afl.clock.free_running(2, durations=afl.clock.link(up=1e3)))
+    time = afl.sweep(sim, {"client.upload.bits": [8.0, 32.0]}, 3).time.values[:, -1]
+    assert time[1] > 1.5 * time[0]
 
 
 class rounding(upload.Upload):

@@ -31,7 +31,7 @@ from jaxafl.cli.catalogue import REQUIRED, Constructor, Option, find, imported, 
 from jaxafl.cli.expressions import read
 from jaxafl.client import Client
 from jaxafl.client.attack import Attack
-from jaxafl.clock import uniform
+from jaxafl.clock import at_step, uniform
 from jaxafl.data import Dataset
 from jaxafl.device.hardware import make_cpu_devices
 from jaxafl.models.model import Precision
@@ -421,13 +421,14 @@ def _fit(values: dict[str, Any], names: Chosen, given: dict[str, str], clients: 
     M_c is at most N, and M at most M_c where starts wait for steps. Windows have no M. The optimiser gets neither
     `None` nor defaults.
     """
-    clock, client = values["clock"], values["client"]
+    clock, client, begins = values["clock"], values["client"], values["clock"].get("begins")
     if "concurrency" in clock and "--clock.concurrency" not in given:
-        clock["concurrency"] = None if clock.get("rate") else min(clock["concurrency"], clients)
+        at_rate = clock.get("rate") or not getattr(begins, "by_arrival", True)
+        clock["concurrency"] = None if at_rate else min(clock["concurrency"], clients)
     if "--clock.buffer" not in given and clock.get("buffer"):
         if clock.get("period") or clock.get("closes"):
             clock["buffer"] = None
-        elif clock.get("dispatch") == "step":  # more than M_c could never arrive
+        elif clock.get("dispatch") == "step" or isinstance(begins, at_step):  # more than M_c could never arrive
             clock["buffer"] = min(clock["buffer"], clock["concurrency"] or clients)
     if client["epochs"] is not None and "--client.steps" not in given:
         client["steps"] = None

@@ -155,9 +155,10 @@ def _of_optax(loss: Callable[..., Any]) -> Loss:
     """Returns a loss of Optax, or a `functools.partial` of one, as a loss of batches."""
     if _function(loss) in _OF_ERRORS:
         return of_errors(loss)
-    if loss is optax.sigmoid_binary_cross_entropy:
+    plain = None if getattr(loss, "keywords", None) else _function(loss)
+    if plain is optax.sigmoid_binary_cross_entropy:
         return sigmoid_cross_entropy
-    if loss is optax.softmax_cross_entropy_with_integer_labels:
+    if plain is optax.softmax_cross_entropy_with_integer_labels:
         return softmax_cross_entropy
 
     def of_batch(predictions: Any, batch: Batch) -> Any:

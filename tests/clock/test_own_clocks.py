@@ -305,6 +305,8 @@ class fewest_samples(c.Selects):
 def test_rules_of_ones_own_are_as_good_as_shipped_ones() -> None:
     made = c.free_running(4, when_waited(1.5), bound=by_parity(), durations=TIMES)
     assert not made.takes_all
+    by_samples = type("by_n", (c.by_samples,), {})  # a subclass counts samples, too
+    assert descent(clock=c.free_running(1, select=by_samples(), durations=TIMES)).clock.select == "samples"
     chosen = descent(clock=c.free_running(1, select=fewest_samples(), durations=TIMES)).schedule(9)
     assert {*chosen.of_arrivals("client").tolist()} <= {0, 1}
     found = c.schedule(made, CLIENTS, 1, 40)

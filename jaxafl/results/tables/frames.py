@@ -18,6 +18,7 @@ TABLES: dict[str, tuple[tuple[str, ...], str, tuple[str, ...]]] = {
     "arrivals": (("step", "arrival"), "client_id", ("time",)),
     "clients": (("population",), "participation", ()),
     "client_evaluations": (("evaluation", "population"), "client_loss", ("eval_step", "eval_time", NAMES)),
+    "test_evaluations": (("evaluation", "test_set"), "test_loss", ("eval_step", "eval_time")),
     "runs": ((), "", ()),
 }
 """Table -> dimensions of a row, a variable that is missing in padding rows, and columns with fewer dimensions."""
@@ -37,6 +38,7 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     | `"arrivals"` | an update that arrived | `client_id`, `client_name`, `staleness`, `started_at`, `local_loss`, ... |
     | `"clients"` | a client | `participation`, `mean_staleness`, `client_name`, `client_samples` |
     | `"client_evaluations"` | a client and an evaluated model (`diagnostics="per_client"`) | `client_accuracy`, ... |
+    | `"test_evaluations"` | a further test set and an evaluated model | `test_accuracy`, ... |
     | `"runs"` | a run | `final_accuracy`, `final_time`, ..., and the attributes that differ between runs of a sweep |
 
     Every table has a column for the seed (not of runs joined by `xr.concat`) and for each swept axis. Tables of several
@@ -68,7 +70,7 @@ def tidy(results: Any, table: str = "evaluations") -> pd.DataFrame:
     from jaxafl.results.tables.members import by_name
 
     frames = {name: _frame(one, table) for name, one in by_name(results, "", "tidy").items()}
-    if "" in frames:
+    if [*frames] == [""]:
         return frames[""]
     return pd.concat(frames, names=["method"]).reset_index(level="method").reset_index(drop=True)
 

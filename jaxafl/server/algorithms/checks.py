@@ -34,7 +34,7 @@ def check_gradients(server: str, client: Client, *, full_batch: bool) -> None:
 def check_everyone(server: Server, clock: Clock, client: Client, num_clients: int) -> None:
     """Raises `ValueError` unless every client is always in flight; the `check` of servers that need this alone."""
     rules = clock.composed
-    late = rules is not None and (rules.begins.name != "at_arrival" or hasattr(rules.select, "hours"))
+    late = rules is not None and (rules.begins.name != "at_arrival" or rules.select.always)
     if late or clock.in_flight(num_clients) != num_clients:
         raise ValueError(
             f"{server.name}: all clients train all the time, and start again at once: give free_running(concurrency="
