@@ -421,7 +421,8 @@ def _fit(values: dict[str, Any], names: Chosen, given: dict[str, str], clients: 
     M_c is at most N, and M at most M_c where starts wait for steps. Windows have no M. The optimiser gets neither
     `None` nor defaults.
     """
-    clock, client, begins = values["clock"], values["client"], values["clock"].get("begins")
+    clock, client = values["clock"], values["client"]
+    begins = clock.get("begins")
     if "concurrency" in clock and "--clock.concurrency" not in given:
         at_rate = clock.get("rate") or not getattr(begins, "by_arrival", True)
         clock["concurrency"] = None if at_rate else min(clock["concurrency"], clients)

@@ -102,8 +102,10 @@ class Fleet:
 
     def __init__(self, clock: Any, num_clients: int, local_steps: Any = 1, seed: int = 0) -> None:
         """Takes the arguments of `jaxafl.clock.schedule` but `server_steps`."""
-        self.clock, self.num_clients, self.seed = clock, num_clients, seed
-        self.now, self.version, self.started, self.ended, self.skipped = 0.0, 0, 0, 0, 0
+        self.clock = clock
+        self.num_clients, self.seed = num_clients, seed
+        self.now = 0.0
+        self.version = self.started = self.ended = self.skipped = 0
         self.totals = dict.fromkeys(REASONS, 0)
         self.dropped: list[Dropped] = []  # since the last server step
         self.known: dict[int, LocalRun] = {}  # by run_id, those that a server step may still take

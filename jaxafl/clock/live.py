@@ -84,7 +84,8 @@ class Live:
         check_untraced()
         check_clock(clock, num_clients)
         check_whole("schedule", "seed", seed, least=0, most=2**64 - 1)
-        self.clock, self.num_clients, self.local_steps, self.seed = clock, num_clients, local_steps, int(seed)
+        self.clock, self.num_clients = clock, num_clients
+        self.local_steps, self.seed = local_steps, int(seed)
         self.fleet = Fleet(clock, num_clients, local_steps, self.seed)
         self.steps = clock.steps(self.fleet)
         self.columns: dict[str, bool] = {}  # those of the clock's own, and if they have a value per arrival
@@ -166,7 +167,8 @@ class Live:
 
         Every server step delays all later times by `Clock.pause`, in which no client computes.
         """
-        clock, start = self.clock, len(self.times)
+        clock = self.clock
+        start = len(self.times)
         each = zip(*steps, strict=True) if steps else [()] * len(ServerStep._fields)
         _, times, runs, kinds, counts, totals, dropped, columns = each
         number, time = start + np.arange(len(steps)), np.array(times, np.float64)

@@ -49,7 +49,8 @@ class warm_up(Clock):
     takes_all = ByOptions(False, lambda clock: clock.first == "all" and clock.clock.takes_all)
 
     def check(self, num_clients: int) -> None:
-        foreign, rules = self.clock.delivers & ~_TAKES, self.composed
+        foreign = self.clock.delivers & ~_TAKES
+        rules = self.composed
         fail_if(self.name, [
             (isinstance(self.clock, warm_up), "clock is a warm_up; expected its protocol. Give the protocol itself"),
             (bool(foreign), f"the arrivals of {self.clock.name} are {foreign.words}; expected a clock such as "

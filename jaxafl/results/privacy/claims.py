@@ -129,7 +129,8 @@ def _draws_by_samples(clock: Clock, counts: np.ndarray) -> bool:
     """Returns True if the weights of a prepared clock's draws are the sample counts, or proportional to them."""
     numbers = [np.asarray(one) for one in _leaves(clock, Duration) if np.shape(one) == counts.shape]
     same = any(np.array_equal(one, counts) for one in numbers)
-    return same or any(np.ptp(counts) > 0 and np.allclose(one * counts.sum(), counts * one.sum()) for one in numbers)
+    proportional = any(np.allclose(one * counts.sum(), counts * one.sum()) for one in numbers)
+    return same or (proportional and bool(np.ptp(counts) > 0))
 
 
 def _leaves(clock: Clock, kind: type) -> list[Any]:
