@@ -215,7 +215,7 @@ class sized(upload.Upload):
 
 
 def test_members_that_send_other_sizes_have_other_schedules() -> None:
-    sim = simulation(sized(8.0), clock=afl.clock.free_running(2, durations=afl.clock.link(up=1e3)))
+    sim = simulation(type("own", (sized,), {})(8.0), clock=afl.clock.free_running(2, durations=afl.clock.link(up=1e3)))
     time = afl.sweep(sim, {"client.upload.bits": [8.0, 32.0]}, 3).time.values[:, -1]
     assert time[1] > 1.5 * time[0]
 
