@@ -99,13 +99,19 @@ def test_presets_are_cited_by_their_own_papers(sim: afl.Simulation) -> None:
     assert not any(BIBTEX[key] in usual.citation() for key in presets)
 
 
-@pytest.mark.parametrize("name", slow_but(["staleness", "loss", "run_seconds", "observe_x", "a/b"], "staleness", "a/b"))
+class telling(afl.server.Server):
+    of: str = afl.options.static(default="run_seconds")
+    accepts = afl.server.Delivery.STALE | afl.server.Delivery.CONTINUOUS
+
+    def update(self, params: Any, state: Any, arrivals: Any) -> afl.server.Outcome:
+        return afl.server.Outcome(params, state, {self.of: jnp.float32(1)})
+
+
+@pytest.mark.parametrize("name", slow_but(["staleness", "loss", "runs_lost", "observe_x", "a/b"], "staleness", "a/b"))
 def test_a_server_records_nothing_under_a_name_that_results_have(name: str) -> None:
-    class telling(afl.server.Server):
-        accepts = afl.server.Delivery.STALE | afl.server.Delivery.CONTINUOUS
-
-        def update(self, params: Any, state: Any, arrivals: Any) -> afl.server.Outcome:
-            return afl.server.Outcome(params, state, {name: jnp.float32(1)})
-
     with pytest.raises(ValueError, match=f"telling records {name!r} in the `info`"):
-        classifier(server=telling()).run(2)
+        classifier(server=telling(of=name)).run(2)
+
+
+def test_a_sweep_keeps_diagnostics_with_the_name_of_an_attribute() -> None:
+    assert afl.sweep(classifier(server=telling()), {"seed": [0, 1]}, 2).run_seconds.dims == ("seed", "step")

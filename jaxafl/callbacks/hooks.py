@@ -152,10 +152,11 @@ class Hook:
         for index, (run, callbacks) in enumerate(zip(self.runs, self.copies, strict=True)):
             evaluated = zip(progress.eval_step, progress.evaluations, strict=True)
             earlier = [(step, _of_runs(evaluation, index)) for step, evaluation in evaluated]
+            begun = run._replace(resumed=done, earlier=earlier)
             for one in callbacks:
-                one.begin(run._replace(resumed=done, earlier=earlier))
+                one.begin(begun)
                 if isinstance(one, Targets) and progress.stops[index] is None:
-                    self._restored(one, run._replace(earlier=earlier), index, progress)
+                    self._restored(one, begun, index, progress)
         self.reported = self.ready = time.perf_counter()
         self.before = execution.updates(done or 0)
 

@@ -23,10 +23,6 @@ _VARIABLES = """
     client_accuracy_error seed simulation method sample member runs_started runs_refused runs_stopped runs_lost
     runs_never_consumed starts_skipped failed_step failed_client stopped member_error server_steps_made
     final_time final_step final_updates final_local_steps final_bytes
-    title jaxafl_version precision eval_every server_steps num_clients citation backend failed resumed until_time
-    mechanism staleness_mean staleness_max staleness_max_per_step_mean staleness_max_per_step_median wall_seconds
-    prepare_seconds compile_seconds run_seconds runs_trained_untaken data_options model_options client_options
-    server_options clock_options attack_options
 """
 _TAKEN = frozenset(_VARIABLES.split())
 _SETS = ("average_", "client_", "final_", "personal_", "test_", "validation_")  # beginnings of evaluations of a metric
@@ -79,7 +75,7 @@ def check_names(about: str, names: Iterable[str], allowed: Iterable[str], model:
     names, others = [*names], set[str]() if model is None else {*_metrics.get(model, ())}
     taken = _TAKEN.difference(allowed) | others | {*map("".join, itertools.product(_SETS, (*names, *others)))}
     for name in names:
-        if name in taken or name.startswith(("observe_", "count_")) or not name.isidentifier():
+        if name in taken or name.startswith("observe_") or not name.isidentifier():
             raise UserError(
                 f"{about.format(repr(name))}, but results have this name for something else, or no file can hold it: "
                 f"give it another one of letters, digits and _, such as own_{re.sub(r'[^a-zA-Z0-9]', '_', name)}"

@@ -133,14 +133,20 @@ def _options(value: Any) -> dict[str, Any]:
 
 
 def _keep_differing(members: list[xr.Dataset]) -> None:
-    """Converts attributes in which the runs differ to variables; options of a part are named `<part>_options`."""
+    """Converts attributes in which the runs differ to variables.
+
+    Options of a part are named `<part>_options`, and others `attribute_<name>` if a record has their name.
+    """
     known = {name for dataset in members for name in dataset.attrs}
+    taken = {name for dataset in members for name in dataset.variables}
     added: list[dict[str, Any]] = [{} for _ in members]
     for name in dict.fromkeys([*_FAILED, *sorted(known - _PER_RUN)]):
         column = [dataset.attrs.get(name) for dataset in members]
         if name in _FAILED or len(set(map(str, column))) > 1:
             numbers = all(isinstance(value, int | float | None) for value in column)
             variable = f"{name}_options" if name in PARTS else name
+            if variable in taken:
+                variable = f"attribute_{name}"
             for variables, value in zip(added, column, strict=True):
                 variables[variable] = (math.nan if value is None else value) if numbers else str(value)
     for dataset, variables in zip(members, added, strict=True):

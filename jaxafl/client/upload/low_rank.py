@@ -112,7 +112,8 @@ class low_rank(Upload):
             if client.reset != "run":
                 raise UserError(f"low_rank: factors are new in every run, but the client has reset={client.reset!r}")
             sent = getattr(client.upload, "compressor", client.upload)  # of `error_feedback`
-            found = {one.rank for one in getattr(sent, "in_order", ()) if isinstance(one, low_rank)} - {self.rank}
+            found = {one.rank for one in getattr(sent, "in_order", ()) if isinstance(one, low_rank)}
+            found.discard(self.rank)
             if found:
                 ranks = f"trains rank {self.rank}, and sends rank {found.pop()}"
                 raise UserError(f"low_rank: the client {ranks}; expected one rank. Sweep whole clients")
